@@ -1,0 +1,44 @@
+# make run: set everything up and open the console.   make test: set everything up and pass the tests.
+VENV := .venv
+PYTHON ?= python3
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
+ARGS ?=
+
+.PHONY: run test check setup setup-test format screenshots clean
+
+run: setup
+	@$(VENV)/bin/slotdeck $(ARGS)
+
+test: setup-test
+	@$(VENV)/bin/slotdeck model fetch
+	@$(VENV)/bin/python -m pytest $(ARGS)
+
+check: setup-test
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+format: setup-test
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+screenshots: setup-test
+	$(PIP) install --quiet -c .ci/constraints.txt -e '.[screenshots]'
+	$(VENV)/bin/python -m tests.screenshots
+
+setup: $(VENV)/.installed
+setup-test: $(VENV)/.installed-test
+
+$(VENV)/.installed: pyproject.toml .ci/constraints.txt
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing Slotdeck into $(VENV) (torch is the large part; first time only) …"
+	@$(PIP) install --quiet -c .ci/constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	@$(PIP) install --quiet -c .ci/constraints.txt -e '.[test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,185 @@
+"""One request from arrival to its end: tokens, progress, timeline, and what a step computes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class State(Enum):
+    """Where a request is; it is in exactly one place."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+    @property
+    def ended(self) -> bool:
+        return self in (State.FINISHED, State.CANCELLED, State.FAILED)
+
+
+class FinishReason(Enum):
+    """Why a request ended by itself, in OpenAI's words."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen.
+
+    ``temperature`` 0 is greedy. ``top_k`` 0 and ``top_p`` 1 are off. The draw for a position depends on ``seed``
+    and the position alone, so a request gives the same text whatever shares its batch. ``stop_token_ids`` end
+    the request as ``stop``; the ending token counts as generated but is not part of the text.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+    stop_token_ids: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Monotonic stamps in seconds: arrival <= queued <= scheduled <= first_token <= last_token <= ended.
+
+    ``arrival`` is before tokenising, ``queued`` after it (the waiting queue is entered), ``scheduled`` is the first
+    admission to a slot. ``None``: not reached yet.
+    """
+
+    arrival: float
+    queued: float
+    scheduled: float | None = None
+    first_token: float | None = None
+    last_token: float | None = None
+    ended: float | None = None
+
+    @property
+    def intake(self) -> float:
+        """Seconds spent before the queue: reading, rendering the template, tokenising."""
+        return self.queued - self.arrival
+
+    @property
+    def queue_wait(self) -> float | None:
+        """Seconds between queue and first admission."""
+        return None if self.scheduled is None else self.scheduled - self.queued
+
+    @property
+    def prefill(self) -> float | None:
+        """Seconds between first admission and first token (preemptions before it included)."""
+        if self.first_token is None or self.scheduled is None:
+            return None
+        return self.first_token - self.scheduled
+
+    @property
+    def ttft(self) -> float | None:
+        """Time to first token: intake + queue wait + prefill."""
+        return None if self.first_token is None else self.first_token - self.arrival
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A prompt being continued.
+
+    There is no prefill object and no decode object: ``num_computed_tokens`` (tokens whose KV is in the pool) chases
+    ``num_tokens`` (prompt + output). It decodes when exactly one token is missing and an output token exists, and
+    prefills otherwise. A preemption sets ``num_computed_tokens`` back to 0 and loses nothing else.
+    """
+
+    id: str
+    user: str
+    token_ids: list[int]
+    """Prompt, then output as it is generated."""
+    sampling: SamplingParams
+    timeline: Timeline
+    num_prompt_tokens: int = field(init=False)
+    num_computed_tokens: int = 0
+    block_ids: list[int] = field(default_factory=list)
+    """Block i holds the KV of tokens ``i * 16`` to ``i * 16 + 15``."""
+    state: State = State.WAITING
+    slot: int | None = None
+    """Place in the batch; kept across preemption."""
+    admission: int | None = None
+    """Rank of the first admission, kept across preemption: the order in which the pool protects requests."""
+    cancel_asked: bool = False
+    """Set while a step computes this request; the request ends when that step is committed."""
+    finish_reason: FinishReason | None = None
+    failure: str | None = None
+    num_preemptions: int = 0
+    recomputed_tokens: int = 0
+    stalled: float = 0.0
+    preempted_at: float | None = None
+    gaps: list[float] = field(default_factory=list)
+    """Seconds between successive output tokens: n tokens give n - 1 gaps."""
+
+    def __post_init__(self) -> None:
+        if not self.token_ids:
+            raise ValueError("a request needs at least one prompt token")
+        self.num_prompt_tokens = len(self.token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def most_tokens(self) -> int:
+        """Prompt + most output: what the pool must be able to hold for this request to be accepted."""
+        return self.num_prompt_tokens + self.sampling.max_tokens
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def decoding(self) -> bool:
+        """True when a step computes exactly its newest output token."""
+        return self.num_output_tokens > 0 and self.num_computed_tokens == self.num_tokens - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One request's share of a step: compute tokens ``start`` to ``start + count - 1``."""
+
+    request: Request
+    start: int
+    count: int
+    samples: bool
+    """True when the last of these tokens is the newest known one, so its logits give the next token."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """The flat batch of one step: decode rows first (one token each), then prefill chunks."""
+
+    rows: tuple[Row, ...]
+    num_decodes: int
+    admitted: tuple[Request, ...] = ()
+    preempted: tuple[Request, ...] = ()
+
+    @property
+    def num_prefill_tokens(self) -> int:
+        return sum(row.count for row in self.rows[self.num_decodes :])
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What the runner made of a plan: for each sampling row a token, or the reason why that row failed."""
+
+    tokens: dict[str, int] = field(default_factory=dict)
+    """Request id to sampled token id."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """Request id to reason (NaN logits, a token outside the vocabulary); such a request fails alone."""

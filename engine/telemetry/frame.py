@@ -1,0 +1,225 @@
+"""The one contract between an engine (or an adapter of another server) and every screen.
+
+A :class:`Frame` is a whole picture at one instant, so a reader that missed some needs nothing else; events
+(:class:`FrameEvent`) are what happened since the frame before. ``None`` means *unknown* and is shown as ``–``,
+never as 0. All durations are seconds, all sizes bytes unless the name says tokens. ``time`` is the wall clock
+(seconds since the epoch) and for display only; every duration was measured on the engine's monotonic clock.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+FRAME_VERSION = 1
+
+SlotState = Literal["idle", "prefill", "decode", "held", "preempted", "swapped"]
+EventKind = Literal[
+    "admitted",
+    "first_token",
+    "preempted",
+    "resumed",
+    "finished",
+    "cancelled",
+    "failed",
+    "rejected",
+    "setting_changed",
+    "engine_fault",
+    "draining",
+]
+
+
+class Part(BaseModel):
+    """Base of all parts of a frame: unknown fields from a newer engine are ignored, not an error."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class EngineInfo(Part):
+    """Who is serving, on what. Constant between two starts (two boot ids)."""
+
+    name: str = "slotdeck"
+    version: str | None = None
+    pid: int | None = None
+    model: str | None = None
+    """Id of the served model, as in ``/v1/models``."""
+    weights: str | None = None
+    kv_dtype: str | None = None
+    device: str | None = None
+    threads: int | None = None
+    url: str | None = None
+    """Base URL of the HTTP API, without ``/v1``."""
+    trained_context: int | None = None
+    load_seconds: float | None = None
+    weight_bytes: int | None = None
+    insecure: bool = False
+    notes: tuple[str, ...] = ()
+    """Things the admin should know for good, one sentence each (why a type was chosen, what is missing)."""
+
+
+class LimitInfo(Part):
+    """Settings in force. ``revision`` rises by one with each applied change."""
+
+    revision: int = 0
+    slots: int | None = None
+    context: int | None = None
+    queue: int | None = None
+    budget: int | None = None
+    mode: str | None = None
+
+
+class PoolInfo(Part):
+    """KV pool in tokens: live (held by requests) + cached (reclaimable prefix) + free = total."""
+
+    total: int | None = None
+    live: int | None = None
+    cached: int | None = None
+    free: int | None = None
+    block_size: int | None = None
+    bytes_per_token: int | None = None
+
+
+class SlotInfo(Part):
+    """One place in the running batch and the request that holds it."""
+
+    slot: int
+    state: SlotState = "idle"
+    request_id: str | None = None
+    user: str | None = None
+    prompt_tokens: int | None = None
+    computed_tokens: int | None = None
+    """Tokens whose KV is in the pool; while prefilling, progress out of ``prompt_tokens`` (+ output, if resumed)."""
+    output_tokens: int | None = None
+    max_tokens: int | None = None
+    age: float | None = None
+    """Since arrival."""
+    ttft: float | None = None
+    """Arrival to first token = intake + queue wait + prefill."""
+    intake: float | None = None
+    queue_wait: float | None = None
+    prefill: float | None = None
+    itl_p95: float | None = None
+    gaps: tuple[float, ...] = ()
+    """The last up to 24 gaps between tokens, oldest first."""
+    preemptions: int | None = None
+    recomputed_tokens: int | None = None
+    """Tokens thrown away by preemptions of this request, to be computed again."""
+    stalled: float | None = None
+    """Time this request spent preempted."""
+    blocks: int | None = None
+
+
+class WaitingInfo(Part):
+    """One request in the waiting queue, in the order in which they will be admitted."""
+
+    request_id: str
+    user: str | None = None
+    prompt_tokens: int | None = None
+    waited: float | None = None
+    estimate: float | None = None
+    """Seconds until a slot is likely free, from the pace at which requests recently finished."""
+
+
+class CounterInfo(Part):
+    """Totals since the engine started; they never go down and survive every live change.
+
+    received = finished + cancelled + failed + rejected + invalid + in flight, at every instant.
+    """
+
+    received: int | None = None
+    finished: int | None = None
+    cancelled: int | None = None
+    gave_up_waiting: int | None = None
+    """Of the cancelled: those whose client left before a slot was free."""
+    failed: int | None = None
+    rejected: int | None = None
+    invalid: int | None = None
+    preemptions: int | None = None
+    recomputed_tokens: int | None = None
+    prompt_tokens: int | None = None
+    generated_tokens: int | None = None
+    steps: int | None = None
+    kv_swap_bytes: int | None = None
+
+
+class WindowInfo(Part):
+    """Rolling window: exact percentiles, ``None`` without samples."""
+
+    seconds: float
+    ttft_p50: float | None = None
+    ttft_p95: float | None = None
+    ttft_count: int = 0
+    itl_p50: float | None = None
+    itl_p95: float | None = None
+    itl_max: float | None = None
+    itl_count: int = 0
+    wait_p95: float | None = None
+    wait_count: int = 0
+    generated_per_second: float | None = None
+    prompt_per_second: float | None = None
+    approximate: bool = False
+    """From another server's histogram: shown with ``≈``."""
+
+
+class HostInfo(Part):
+    """The machine, measured about once a second."""
+
+    cpu_percent: float | None = None
+    engine_cpu_percent: float | None = None
+    """Of one core; 200 means two cores busy."""
+    memory_total: int | None = None
+    memory_used: int | None = None
+    engine_memory: int | None = None
+    os_swap_in: float | None = None
+    """Bytes per second, what ``vmstat`` prints as si."""
+    os_swap_out: float | None = None
+    os_swap_used: int | None = None
+    major_faults: float | None = None
+    """Of the engine process, per second."""
+    memory_pressure: float | None = None
+    """PSI "some", percent of the last 10 s in which a task waited for memory."""
+    gpu_percent: float | None = None
+    gpu_memory_total: int | None = None
+    gpu_memory_used: int | None = None
+
+
+class FrameEvent(Part):
+    """One thing that happened. ``text`` is one plain sentence without any client text but the user's label."""
+
+    time: float
+    kind: EventKind
+    text: str
+    request_id: str | None = None
+    user: str | None = None
+    slot: int | None = None
+
+
+class Frame(Part):
+    """The whole picture at one instant."""
+
+    version: int = FRAME_VERSION
+    boot_id: str
+    """New at each engine start, so that a restart is told from a gap."""
+    sequence: int
+    """Rises by one per frame of this stream; a hole means frames (and their events) were missed."""
+    time: float
+    uptime: float | None = None
+    health: Literal["ok", "starting", "draining", "fault"] = "ok"
+    health_reason: str | None = None
+    engine: EngineInfo
+    limits: LimitInfo
+    pool: PoolInfo
+    slots: tuple[SlotInfo, ...] = ()
+    """One per slot number in force or still held; empty where per-request data is unknown."""
+    running: int | None = None
+    waiting_count: int | None = None
+    waiting: tuple[WaitingInfo, ...] = ()
+    """The first up to 32 that wait."""
+    counters: CounterInfo
+    minute: WindowInfo
+    ten_minutes: WindowInfo
+    recent_ttft: tuple[float, ...] = ()
+    """Of the last up to 20 first tokens, oldest first."""
+    host: HostInfo
+    events: tuple[FrameEvent, ...] = ()
