@@ -1,0 +1,6 @@
+"""Simulated users and the bench: traffic for any OpenAI-compatible URL, timed from the client's side."""
+
+from typing import Literal
+
+Kind = Literal["chat", "agent"]
+"""A chat user reads between two turns; an agent asks again at once."""

@@ -1,0 +1,115 @@
+"""Command line flags from the table of settings.
+
+:func:`settings_flags` gives a command one flag per setting, so that a setting added to the table is a flag at once.
+Values travel as they were typed; ``engine.settings.load_settings`` checks them all in one place.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Collection
+from typing import Annotated, Any
+
+import typer
+
+from console.cli.exits import USAGE, fail
+from engine.settings import SETTINGS, Setting, SettingsError, StartSettings, load_settings
+
+LIVE_PANEL = "Settings that also change live"
+START_PANEL = "Settings read at start"
+PREFIX = "setting_"  # Keeps a setting ("context") apart from a command's own parameter of that name.
+
+
+def settings_flags(
+    names: Collection[str] = SETTINGS.keys(), defaults: dict[str, Any] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Replace a command's parameter ``settings: dict[str, Any]`` by one flag per name.
+
+    The command then gets the explicitly given values alone. ``defaults`` are the defaults that the help shows where
+    a command has its own.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def wrapper(*arguments: Any, **options: Any) -> Any:
+            given = {name: options.pop(PREFIX + name) for name in names}
+            explicit = {name: _typed(SETTINGS[name], value) for name, value in given.items() if value}
+            return command(*arguments, settings=explicit, **options)
+
+        own = [
+            parameter
+            for parameter in inspect.signature(command, eval_str=True).parameters.values()
+            if parameter.name != "settings"
+        ]
+        flags = [_parameter(SETTINGS[name], (defaults or {}).get(name)) for name in names]
+        parameters = [*own, *flags]
+        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return wrapper
+
+    return decorate
+
+
+def check_settings(explicit: dict[str, Any]) -> StartSettings:
+    """``load_settings``, with a bad setting ending the command: one line, exit 2."""
+    try:
+        return load_settings(explicit)
+    except SettingsError as error:
+        fail(str(error), USAGE)
+
+
+def merge_flags(context: typer.Context, settings: dict[str, Any], names: Collection[str] = SETTINGS.keys()) -> Any:
+    """Flags written before the command (``slotdeck --slots 8 serve``) together with those after it, which win.
+
+    Flags that the command does not take end it with exit 2 instead of being ignored.
+    """
+    before: dict[str, Any] = context.obj or {}
+    for name in before:
+        if name not in names:
+            fail(f"{SETTINGS[name].flag} does not apply to `slotdeck {context.info_name}`; leave it out", USAGE)
+    return before | settings
+
+
+def _typed(setting: Setting, value: Any) -> Any:
+    """A number where the setting is one, so that a complaint shows the number and not a quoted text."""
+    if setting.minimum is None or not isinstance(value, str):
+        return value
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
+
+
+def _parameter(setting: Setting, default: Any) -> inspect.Parameter:
+    repeatable = isinstance(setting.default, list)
+    option = typer.Option(
+        setting.flag,
+        help=_help(setting, default),
+        metavar=_metavar(setting),
+        show_default=False,
+        rich_help_panel=LIVE_PANEL if setting.live else START_PANEL,
+    )
+    annotation = Annotated[list[str] | None if repeatable else str | None, option]  # type: ignore[valid-type]
+    return inspect.Parameter(PREFIX + setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _metavar(setting: Setting) -> str:
+    if setting.choices:
+        return "|".join(setting.choices)
+    if setting.minimum is not None:
+        return "N"
+    return "LABEL=KEY" if setting.name == "api_key" else "TEXT"
+
+
+def _help(setting: Setting, default: Any) -> str:
+    notes = []
+    if setting.minimum is not None and setting.maximum is not None:
+        unit = f" {setting.unit}" if setting.unit else ""
+        notes.append(f"{setting.minimum:.10g} to {setting.maximum:.10g}{unit}")
+    default = setting.default if default is None else default
+    if default not in (None, []):
+        notes.append(f"default {default:g}" if isinstance(default, float) else f"default {default}")
+    return f"{setting.help} [{'; '.join(notes)}]" if notes else setting.help

@@ -1,0 +1,178 @@
+"""`slotdeck` without a command: find this user's engine or start one, then open the console on it.
+
+The engine lives in a session of its own. Whatever happens to this process, to the console or to the terminal, it
+goes on serving; only a confirmed quit in the console, or a signal to the engine, ends it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from console.cli.admin import AdminClient, AdminError
+from console.cli.engine_process import ENGINE_COMMAND, EngineExitedError, EngineProcess
+from console.cli.exits import FAILED, PORT_IN_USE, USAGE, fail, say
+from console.cli.flags import check_settings
+from console.cli.terminal import is_terminal, supervise
+from engine.settings import SETTINGS, default_socket, state_folder, to_environment
+from engine.telemetry.frame import Frame
+
+LOG_LINES_SHOWN = 12
+
+
+def serve_in_foreground(explicit: dict[str, Any]) -> NoReturn:
+    """Become the headless engine."""
+    check_settings(explicit)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(ENGINE_COMMAND[0], [*ENGINE_COMMAND, "serve"], dict(os.environ) | to_environment(explicit))
+
+
+def host_console(explicit: dict[str, Any]) -> int:
+    """Attach the console to the running engine or to one started with ``explicit`` settings. Returns the exit code."""
+    settings = check_settings(explicit)
+    if not is_terminal():
+        say("no terminal here, so no console; serving headless (stop with SIGTERM or ctrl+c)")
+        serve_in_foreground(explicit)
+    socket = settings.socket or default_socket()
+    admin = AdminClient(socket)
+    frame = running_engine(admin)
+    notices = [] if frame is None else attach_notices(admin, frame, explicit)
+    if frame is None:
+        frame, notices = _start_or_join(admin, explicit)
+    hosted = _marker(socket).is_file() and _marker(socket).read_text() == frame.boot_id
+    return show_console(socket, hosted=hosted, notices=notices)
+
+
+def running_engine(admin: AdminClient) -> Frame | None:
+    """The frame of the engine that runs; a silent engine ends the command with a sentence."""
+    try:
+        return admin.running()
+    except AdminError as error:
+        fail(str(error))
+
+
+def show_console(socket: Path, *, hosted: bool, notices: list[str]) -> int:
+    """Run the console on the engine behind ``socket`` until the user leaves it."""
+
+    def console() -> int:
+        from console.app import run_console
+        from console.sources.engine import EngineSource
+
+        return run_console(EngineSource(socket), hosted=hosted, socket=socket, notices=notices)
+
+    return supervise(console)
+
+
+def attach_notices(admin: AdminClient, frame: Frame, explicit: dict[str, Any]) -> list[str]:
+    """What the user should know about an engine that ran already: since when, and which flags it did not take."""
+    notices = [f"engine of {_started_at(frame)} found, pid {frame.engine.pid or 'unknown'}"]
+    if not explicit:
+        return notices
+    listed = admin.call("GET", "/admin/settings")["settings"]
+    in_force = {row["name"]: row.get("value") for row in listed}
+    differing = [
+        _difference(name, value, in_force.get(name))
+        for name, value in explicit.items()
+        if str(in_force.get(name)) != str(value) and name != "socket"
+    ]
+    if differing:
+        notices.append(f"not applied to the running engine: {', '.join(differing)}")
+    return notices
+
+
+def _difference(name: str, wanted: Any, in_force: Any) -> str:
+    setting = SETTINGS[name]
+    if isinstance(wanted, list) or in_force is None:
+        return setting.flag
+    change = f", key {setting.key} changes it" if setting.live and setting.key else ""
+    return f"{setting.flag} {wanted} (it runs with {in_force}{change})"
+
+
+def _started_at(frame: Frame) -> str:
+    if frame.uptime is None:
+        return "unknown start"
+    started, now = time.localtime(frame.time - frame.uptime), time.localtime()
+    same_day = started[:3] == now[:3]
+    return time.strftime("%H:%M" if same_day else "%Y-%m-%d %H:%M", started)
+
+
+def _marker(socket: Path) -> Path:
+    """Holds the boot id of the engine that `slotdeck` itself started: a later `slotdeck` may stop that one."""
+    return socket.with_name(socket.name + ".hosted")
+
+
+@contextmanager
+def _start_lock(socket: Path, while_waiting: Callable[[], None]) -> Iterator[None]:
+    """Two `slotdeck` at once: one starts the engine, the other waits here and then finds it."""
+    socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with socket.with_name(socket.name + ".start").open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                while_waiting()
+                time.sleep(0.1)
+        yield
+
+
+def _start_or_join(admin: AdminClient, explicit: dict[str, Any]) -> tuple[Frame, list[str]]:
+    """Start the engine, or wait for one that another process is starting. Ends the command if neither serves."""
+    from rich.console import Console
+    from rich.text import Text
+
+    utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    screen = Console(highlight=False, markup=False)
+    log = state_folder() / "engine.log"
+    with screen.status("starting the engine", spinner="dots" if utf8 else "line") as status:
+
+        def show(progress: str) -> None:
+            status.update(Text(progress))  # A plain string would be read as markup.
+
+        with _start_lock(admin.path, lambda: show("another slotdeck is starting the engine")):
+            frame = running_engine(admin)
+            if frame is not None:
+                return frame, attach_notices(admin, frame, explicit)
+            process = EngineProcess(dict(os.environ) | to_environment(explicit), log)
+            try:
+                frame = process.wait_until_serving(admin, show)
+            except KeyboardInterrupt:
+                show("stopping the engine")
+                process.stop()
+                fail("stopped before the engine served")
+            except EngineExitedError as error:
+                frame = _other_engine(admin)
+                if frame is not None:
+                    return frame, attach_notices(admin, frame, explicit)
+                status.stop()
+                _explain_exit(error, log)
+            _marker(admin.path).write_text(frame.boot_id)
+            return frame, []
+
+
+def _other_engine(admin: AdminClient, patience: float = 2.0) -> Frame | None:
+    """The engine because of which ours gave up (a `slotdeck serve` at the same moment), if that was the reason."""
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        try:
+            if (frame := admin.running()) is not None:
+                return frame
+        except AdminError:
+            pass
+        time.sleep(0.1)
+    return None
+
+
+def _explain_exit(error: EngineExitedError, log: Path) -> NoReturn:
+    for line in error.lines[-LOG_LINES_SHOWN:]:
+        print(f"  {line}", file=sys.stderr)
+    reason = f"exit code {error.code}" if error.code >= 0 else f"signal {-error.code}"
+    code = error.code if error.code in (FAILED, USAGE, PORT_IN_USE) else FAILED
+    fail(f"the engine ended before it served ({reason}); its last lines are above, all of them in {log}", code)

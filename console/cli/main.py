@@ -1,0 +1,122 @@
+"""The command `slotdeck`. Each command imports what it needs when it runs, so that help and version are instant."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from console.cli.exits import EPILOG, NO_ENGINE, USAGE, fail
+from console.cli.flags import check_settings, merge_flags, settings_flags
+from console.load.command import SocketOption, load
+
+HELP_NAMES = {"help_option_names": ["-h", "--help"]}
+
+app = typer.Typer(
+    name="slotdeck",
+    context_settings=HELP_NAMES,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    invoke_without_command=True,
+    rich_markup_mode=None,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from engine import __version__
+
+        print(f"slotdeck {__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog=EPILOG)
+@settings_flags()
+def console(
+    context: typer.Context,
+    settings: dict[str, Any],
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """A terminal console with its own LLM engine: who is served, what is full, who waits, what to turn.
+
+    Without a command it opens the console on this user's engine, and starts the engine if none runs. The engine
+    goes on serving when the console is closed, detached or killed; a confirmed `q` stops it. Without a terminal it
+    serves headless. Settings come from flags, then SLOTDECK_* variables, then config.toml.
+    """
+    context.obj = settings
+    if context.invoked_subcommand is None:
+        from console.cli.hosting import host_console
+
+        raise typer.Exit(host_console(settings))
+
+
+@app.command(epilog=EPILOG)
+@settings_flags()
+def serve(context: typer.Context, settings: dict[str, Any]) -> None:
+    """Serve headless, without a console (for systemd or a container)."""
+    from console.cli.hosting import serve_in_foreground
+
+    serve_in_foreground(merge_flags(context, settings))
+
+
+@app.command(epilog=EPILOG)
+def attach(context: typer.Context, socket: SocketOption = None) -> None:
+    """Open the console on the engine that runs; quitting it never stops the engine."""
+    explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
+    from console.cli.admin import AdminClient
+    from console.cli.hosting import attach_notices, running_engine, show_console
+    from console.cli.terminal import is_terminal
+    from engine.settings import default_socket
+
+    if not is_terminal():
+        fail("attach needs a terminal to draw on; run it in one (over SSH: ssh -t)", USAGE)
+    path = check_settings(explicit).socket or default_socket()
+    admin = AdminClient(path)
+    frame = running_engine(admin)
+    if frame is None:
+        fail(f"no engine runs on {path}; `slotdeck` starts one", NO_ENGINE)
+    raise typer.Exit(show_console(path, hosted=False, notices=attach_notices(admin, frame, {})))
+
+
+@app.command(
+    epilog=EPILOG,
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def model(context: typer.Context) -> None:
+    """Fetch or describe a model: `slotdeck model fetch`, `slotdeck model info`, each with --help."""
+    merge_flags(context, {}, ())
+    from console.cli.engine_process import ENGINE_COMMAND
+
+    try:
+        raise typer.Exit(subprocess.call([*ENGINE_COMMAND, "model", *(context.args or ["--help"])]))
+    except KeyboardInterrupt:
+        raise typer.Exit(1) from None
+
+
+@app.command(epilog=EPILOG)
+def info(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    socket: SocketOption = None,
+) -> None:
+    """Say what is installed, which paths are used, and which engine runs."""
+    explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
+    from console.cli.info import collect, print_info
+
+    print_info(collect(check_settings(explicit)), as_json)
+
+
+app.command("load", epilog=EPILOG)(load)
+
+
+def run() -> None:
+    """Entry point of the installed command."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # A terminal without UTF-8 gets "?" for "…", never a crash.
+    app()

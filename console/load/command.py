@@ -1,0 +1,153 @@
+"""`slotdeck load`, and the same as `python -m console.load` for the console's key L."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from console.cli.exits import FAILED, NO_ENGINE, USAGE, fail
+from console.load import Kind
+
+if TYPE_CHECKING:
+    from console.load.tally import Tally
+    from console.load.traffic import Target
+
+PLAIN_LINE_SECONDS = 10
+
+UsersOption = Annotated[int, typer.Option("--users", min=1, max=1000, help="how many people, or agents", metavar="N")]
+KindOption = Annotated[
+    Kind, typer.Option("--kind", help="chat: reads 20 to 60 s between turns; agent: never pauses", metavar="chat|agent")
+]
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url", help="any OpenAI-compatible server; default: your running engine", metavar="URL", show_default=False
+    ),
+]
+KeyOption = Annotated[
+    str | None, typer.Option("--api-key", help="with --url: its API key", metavar="KEY", show_default=False)
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", help="id of the model; default: the first one served", metavar="ID", show_default=False),
+]
+DurationOption = Annotated[
+    float | None,
+    typer.Option("--duration", min=1, help="seconds; default: until ctrl+c", metavar="SECONDS", show_default=False),
+]
+SeedOption = Annotated[
+    int, typer.Option("--seed", help="the same seed says the same things at the same times", metavar="N")
+]
+SocketOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--socket", help="admin socket of the engine; default: this user's", metavar="PATH", show_default=False
+    ),
+]
+
+
+def load(
+    context: typer.Context,
+    *,
+    users: UsersOption = 5,
+    kind: KindOption = "chat",
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+    model: ModelOption = None,
+    duration: DurationOption = None,
+    seed: SeedOption = 1,
+    socket: SocketOption = None,
+) -> None:
+    """Simulate people at a server and count what they see. Ctrl+c ends with the result.
+
+    Times are measured on this side: TTFT from sending a request to its first text, ITL between two pieces of text.
+    Users of your own engine appear on the Live screen as laptop, phone, tablet and so on.
+    """
+    from console.cli.flags import check_settings, merge_flags
+    from console.load.traffic import Target
+    from engine.settings import default_socket
+
+    merge_flags(context, {}, ())
+    if url is None and api_key is not None:
+        fail("--api-key belongs to --url; your own engine hands out its keys itself", USAGE)
+    if url is not None and socket is not None:
+        fail("--url and --socket name two different servers; give one of them", USAGE)
+    if url is None:
+        socket = socket or check_settings({}).socket or default_socket()
+    target = Target(url=url, api_key=api_key, model=model, socket=socket)
+    raise typer.Exit(_run(target, users=users, kind=kind, duration=duration, seed=seed))
+
+
+def _run(
+    target: Target,
+    *,
+    users: int,
+    kind: Kind,
+    duration: float | None,
+    seed: int,
+    follow_parent: bool = False,
+    quiet: bool = False,
+) -> int:
+    """Run the load, show it, and return the exit code."""
+    from rich.console import Console
+
+    from console.load.client import RequestFailedError, UnreachableError
+    from console.load.traffic import run_traffic
+
+    screen = Console(highlight=False, markup=False)
+    live = screen.is_terminal and not quiet
+    status = screen.status("starting", spinner="line") if live else nullcontext()
+    with status as shown:
+        ticks = 0
+
+        def tick(tally: Tally) -> None:
+            nonlocal ticks
+            ticks += 1
+            if shown is not None:
+                shown.update(tally.line())
+            elif not quiet and ticks % PLAIN_LINE_SECONDS == 0:
+                print(tally.line(), flush=True)
+
+        try:
+            tally = asyncio.run(
+                run_traffic(
+                    target,
+                    users=users,
+                    kind=kind,
+                    seed=seed,
+                    duration=duration,
+                    on_tick=tick,
+                    follow_parent=follow_parent,
+                )
+            )
+        except RequestFailedError as error:
+            fail(str(error), NO_ENGINE if isinstance(error, UnreachableError) and target.own else FAILED)
+    if not quiet:
+        _print_table(tally.table())
+    if tally.gone:
+        fail("the server is out of reach; the load ended", NO_ENGINE if target.own else FAILED)
+    return 0
+
+
+def _print_table(rows: list[tuple[str, str]]) -> None:
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name:<{width}}  {value}", file=sys.stdout)
+
+
+def background(
+    users: UsersOption = 5, kind: KindOption = "chat", seed: SeedOption = 1, socket: SocketOption = None
+) -> None:
+    """The load behind the console's key L: silent, ended by SIGTERM or by the end of the process that started it."""
+    from console.cli.flags import check_settings
+    from console.load.traffic import Target
+    from engine.settings import default_socket
+
+    path = socket or check_settings({}).socket or default_socket()
+    target = Target(url=None, api_key=None, model=None, socket=path)
+    raise typer.Exit(_run(target, users=users, kind=kind, duration=None, seed=seed, follow_parent=True, quiet=True))

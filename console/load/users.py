@@ -1,0 +1,160 @@
+"""One simulated person, or agent, in front of a chat client.
+
+A chat user reads for 20 to 60 seconds between two turns and keeps the conversation; an agent asks again at once.
+Whatever the server does is counted, and the user goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import httpx
+
+from console.load import Kind
+from console.load.client import (
+    BusyError,
+    Endpoint,
+    Message,
+    RequestFailedError,
+    UnreachableError,
+    chat,
+)
+from console.load.prompts import FOLLOW_UPS, OPENERS
+from console.load.tally import Tally
+
+Pause = Callable[[float], Awaitable[None]]
+
+READING_SECONDS = (20.0, 60.0)
+FIRST_TURN_SECONDS = 5.0
+ANSWER_TOKENS = (60, 250)
+MOST_TURNS = 8
+BUSY_TRIES = 5
+"""Sends of one turn before the user gives it up."""
+DEFAULT_CONTEXT = 2048
+CHARACTERS_PER_TOKEN = 3
+"""Cautious: English has about 4. Used only until the server has counted a prompt."""
+TEMPLATE_TOKENS = 40
+MOST_BACKOFF = 30.0
+
+
+class SimulatedUser:
+    """Talks until cancelled.
+
+    ``renew`` is asked for a fresh endpoint when the server is out of reach or refuses the key,
+    the model or the length.
+
+    ``pause`` is ``asyncio.sleep``, replaced by tests.
+    """
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        endpoint: Endpoint,
+        tally: Tally,
+        *,
+        kind: Kind,
+        seed: str,
+        renew: Callable[[], Awaitable[Endpoint]] | None = None,
+        pause: Pause = asyncio.sleep,
+    ) -> None:
+        self.endpoint = endpoint
+        self._client = client
+        self._tally = tally
+        self._kind = kind
+        self._rng = random.Random(seed)
+        self._renew = renew
+        self._pause = pause
+        self._messages: list[Message] = []
+        self._used_tokens = 0
+        self._turns = 0
+        self._failures = 0
+
+    async def run(self) -> None:
+        """Endless; ends by cancellation alone."""
+        await self._pause(self._rng.uniform(0, FIRST_TURN_SECONDS) if self._kind == "chat" else 0)
+        while True:
+            answered = await self.turn()
+            if not answered:
+                self._failures += 1
+                backoff = min(2.0 ** (self._failures - 1), MOST_BACKOFF)
+                await self._pause(backoff * self._rng.uniform(1, 1.5))
+                continue
+            self._failures = 0
+            if self._kind == "chat":
+                await self._pause(self._rng.uniform(*READING_SECONDS))
+
+    async def turn(self) -> bool:
+        """Say one thing and read the answer; True if it came."""
+        most = self._rng.randint(*ANSWER_TOKENS)
+        question = self._next_question(most)
+        messages: list[Message] = [*self._messages, {"role": "user", "content": question}]
+        seed = self._rng.getrandbits(31)
+        for attempt in range(1, BUSY_TRIES + 1):
+            self._tally.requests += 1
+            self._tally.in_flight += 1
+            try:
+                answer = await chat(
+                    self._client,
+                    self.endpoint,
+                    messages,
+                    max_tokens=most,
+                    temperature=0.7,
+                    seed=seed,
+                    on_text=self._tally.text_arrived,
+                )
+            except BusyError as busy:
+                self._tally.reached()
+                self._tally.rejected += 1
+                if attempt == BUSY_TRIES:
+                    break
+                # Together with the server's own spread this keeps refused users from returning all at once.
+                delay = min(busy.retry_after if busy.retry_after is not None else 2.0**attempt, MOST_BACKOFF)
+                await self._pause(delay * self._rng.uniform(1, 1.5))
+                continue
+            except RequestFailedError as error:
+                await self._failed(error)
+                return False
+            finally:
+                self._tally.in_flight -= 1
+            self._tally.answered(answer)
+            self._messages = [*messages, {"role": "assistant", "content": answer.text}]
+            self._used_tokens = (
+                answer.prompt_tokens + answer.generated
+                if answer.prompt_tokens is not None
+                else sum(len(message["content"]) for message in self._messages) // CHARACTERS_PER_TOKEN
+            )
+            self._turns += 1
+            return True
+        self._tally.gave_up += 1
+        return False
+
+    def _next_question(self, most: int) -> str:
+        """A follow-up while the conversation goes on and fits the context, else the opener of a new one."""
+        room = (self.endpoint.context or DEFAULT_CONTEXT) - self._used_tokens - most - TEMPLATE_TOKENS
+        follow_up = self._rng.choice(FOLLOW_UPS)
+        opener = self._rng.choice(OPENERS)
+        over = self._turns >= self._rng.randint(2, MOST_TURNS)
+        if self._messages and not over and room >= len(follow_up) // CHARACTERS_PER_TOKEN:
+            return follow_up
+        self._start_over()
+        return opener
+
+    def _start_over(self) -> None:
+        self._messages, self._used_tokens, self._turns = [], 0, 0
+
+    async def _failed(self, error: RequestFailedError) -> None:
+        self._tally.failed(error.kind, str(error))
+        if isinstance(error, UnreachableError):
+            self._tally.unreachable()
+        else:
+            self._tally.reached()
+        if error.status in (400, 413):
+            self._start_over()
+        stale = isinstance(error, UnreachableError) or error.status in (400, 401, 403, 404)
+        if self._renew is not None and stale:
+            try:
+                self.endpoint = await self._renew()
+            except RequestFailedError:
+                pass  # The same trouble as the error just counted.
