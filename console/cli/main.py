@@ -10,6 +10,7 @@ import typer
 
 from console.cli.exits import EPILOG, NO_ENGINE, USAGE, fail
 from console.cli.flags import check_settings, merge_flags, settings_flags
+from console.load.bench_command import bench
 from console.load.command import SocketOption, load
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
@@ -112,6 +113,7 @@ def info(
 
 
 app.command("load", epilog=EPILOG)(load)
+app.command("bench", epilog=EPILOG)(bench)
 
 
 def run() -> None:

@@ -1,0 +1,112 @@
+"""`slotdeck bench`: measures a private engine of its own, or any OpenAI-compatible URL."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from console.cli.exits import FAILED, USAGE, fail, say
+from console.cli.flags import check_settings, merge_flags, settings_flags
+from engine.settings import SETTINGS
+
+ENGINE_FLAGS = (
+    *("model", "slots", "context", "queue", "budget", "kv_tokens"),
+    *("mode", "weights", "kv_dtype", "device", "threads"),
+)
+OWN_DEFAULTS = {"slots": 20, "context": 512, "queue": 256}
+"""20 slots for the 20 users, room for 150 words and 64 tokens, and a queue that refuses nobody on one slot."""
+
+
+@settings_flags(ENGINE_FLAGS, OWN_DEFAULTS)
+def bench(
+    context: typer.Context,
+    settings: dict[str, Any],
+    *,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url",
+            help="measure this OpenAI-compatible server instead; --model is then the id of its model",
+            metavar="URL",
+            show_default=False,
+        ),
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option("--api-key", help="with --url: its API key", metavar="KEY", show_default=False)
+    ] = None,
+    users: Annotated[
+        str, typer.Option("--users", help="numbers of users, one stage each", metavar="LIST")
+    ] = "1,2,5,20",
+    requests: Annotated[
+        int, typer.Option("--requests", min=1, max=100, help="requests per user, one after another", metavar="N")
+    ] = 2,
+    seed: Annotated[int, typer.Option("--seed", help="of the prompts", metavar="N")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of the table")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", help="also write the JSON to this file", metavar="FILE", show_default=False),
+    ] = None,
+) -> None:
+    """Measure tokens/s, TTFT and ITL for 1, 2, 5 and 20 users at once: 150-word prompts, 64 tokens out.
+
+    By default it starts a private engine, measures it, measures the most users on one slot too, and stops it; your
+    running engine is not touched (but shares the machine: stop it for fair numbers).
+
+    TTFT is from sending a request to its first text, ITL the gap between two pieces of text as they arrive, tok/s
+    all generated tokens over the time from the first request sent to the last text. A refused request (503) is
+    counted and not sent again. One warm-up request before everything is not counted.
+    """
+    counts = _user_counts(users)
+    explicit = merge_flags(context, settings, ENGINE_FLAGS)
+    if url is None and api_key is not None:
+        fail("--api-key belongs to --url", USAGE)
+    misplaced = [SETTINGS[name].flag for name in explicit if name != "model"]
+    if url is not None and misplaced:
+        fail(f"{misplaced[0]} sets up the bench's own engine; leave it out with --url", USAGE)
+    wanted = check_settings(OWN_DEFAULTS | explicit)
+    from console.cli.admin import AdminError
+    from console.cli.engine_process import EngineExitedError
+    from console.load.bench_run import Plan, bench_engine, bench_url, private_engine
+    from console.load.client import RequestFailedError
+
+    plan = Plan(counts, requests, seed, say)
+    try:
+        if url is not None:
+            report = asyncio.run(bench_url(plan, url, api_key, explicit.get("model")))
+        else:
+            with private_engine(wanted, say) as (admin, frame):
+                report = asyncio.run(bench_engine(plan, admin, frame))
+    except (RequestFailedError, AdminError) as error:
+        fail(str(error))
+    except EngineExitedError as error:
+        for line in error.lines:
+            say(line)
+        fail(
+            f"the bench's engine ended before it served (exit code {error.code})",
+            error.code if error.code > 0 else FAILED,
+        )
+    except KeyboardInterrupt:
+        fail("stopped before the end; nothing was measured")
+    document = json.dumps(report.as_json(), indent=2)
+    if output is not None:
+        try:
+            output.write_text(document + "\n", "utf-8")
+        except OSError as error:
+            say(f"could not write {output}: {error.strerror or error}")
+    print(document if as_json else report.as_text())
+    if all(stage.generated_tokens == 0 for stage in report.stages):
+        fail("no request was answered")
+
+
+def _user_counts(text: str) -> list[int]:
+    try:
+        counts = [int(part) for part in text.split(",")]
+    except ValueError:
+        counts = []
+    if not counts or min(counts) < 1 or max(counts) > 1000:
+        fail(f"--users is a list of numbers from 1 to 1000 such as 1,2,5,20, not {text!r}", USAGE)
+    return counts

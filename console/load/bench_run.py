@@ -1,0 +1,149 @@
+"""The stages of a bench against a URL, or against a private engine that is started for it and stopped after it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from console.cli.admin import AdminClient
+from console.cli.engine_process import EngineProcess
+from console.load.bench import Stage, measure, warm_up
+from console.load.client import Endpoint, base_url, discover, make_client
+from console.load.machine import describe_machine
+from console.load.report import Report
+from console.load.tally import duration
+from engine.settings import ENVIRONMENT_PREFIX, SETTINGS, StartSettings, to_environment
+from engine.telemetry.frame import Frame
+
+NOT_OURS = ("host", "port", "socket", "api_key", "api_key_file", "allowed_host")
+"""Settings of the user's own engine that a private one on loopback must not take over."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure: one stage per number of users, ``requests`` each. ``say`` is told what goes on."""
+
+    user_counts: list[int]
+    requests: int
+    seed: int
+    say: Callable[[str], None]
+
+
+async def bench_url(plan: Plan, url: str, api_key: str | None, model: str | None) -> Report:
+    """Measure any OpenAI-compatible server. Raises RequestFailedError when it cannot serve the warm-up."""
+    base = base_url(url)
+    async with make_client(base, max(plan.user_counts)) as client:
+        endpoint = await discover(client, base, api_key, model)
+        runner = _Runner(plan, client, endpoint)
+        await runner.warm_up()
+        for users in plan.user_counts:
+            await runner.stage(users, None)
+    server = {"url": base, "model": endpoint.model, "context": endpoint.context}
+    return Report(server, describe_machine(), plan.requests, plan.seed, runner.stages)
+
+
+async def bench_engine(plan: Plan, admin: AdminClient, frame: Frame) -> Report:
+    """Measure our own engine on all its slots, then the most users on one slot. Raises as :func:`bench_url`."""
+    url, slots, most = frame.engine.url or "", frame.limits.slots, max(plan.user_counts)
+    ratio = None
+    async with make_client(url, most) as client:
+        runner = _Runner(plan, client, await discover(client, url, None, None))
+        await runner.warm_up()
+        for users in plan.user_counts:
+            await runner.stage(users, slots)
+        if slots is not None and slots > 1:
+            whole = next(stage for stage in runner.stages if stage.users == most)
+            await _set_slots(admin, 1)
+            single = await runner.stage(most, 1)
+            await _set_slots(admin, slots)
+            if whole.tokens_per_second and single.tokens_per_second:
+                ratio = whole.tokens_per_second / single.tokens_per_second
+    engine = frame.engine
+    server = {
+        "engine": f"{engine.name} {engine.version or ''}".strip(),
+        "model": engine.model,
+        "weights": engine.weights,
+        "KV": engine.kv_dtype,
+        "device": engine.device,
+        "threads": engine.threads,
+        "context": frame.limits.context,
+        "budget": frame.limits.budget,
+        "pool": frame.pool.total,
+    }
+    return Report(server, describe_machine(), plan.requests, plan.seed, runner.stages, ratio, most if ratio else None)
+
+
+async def _set_slots(admin: AdminClient, slots: int) -> None:
+    changes = {"changes": {"slots": slots}, "source": "bench"}
+    await asyncio.to_thread(admin.call, "PATCH", "/admin/settings", changes)
+
+
+class _Runner:
+    """Numbers the prompts across stages, so that none is sent twice."""
+
+    def __init__(self, plan: Plan, client: httpx.AsyncClient, endpoint: Endpoint) -> None:
+        self.stages: list[Stage] = []
+        self._plan = plan
+        self._client = client
+        self._endpoint = endpoint
+        self._next_prompt = 1
+
+    async def warm_up(self) -> None:
+        self._plan.say("warming up")
+        await warm_up(self._client, self._endpoint, self._plan.seed)
+
+    async def stage(self, users: int, slots: int | None) -> Stage:
+        on_slots = "" if slots is None else f" on {slots} slot{'s' if slots > 1 else ''}"
+        self._plan.say(f"{users} user{'s' if users > 1 else ''}{on_slots}, {self._plan.requests} requests each")
+        stage = await measure(
+            self._client,
+            self._endpoint,
+            users=users,
+            requests=self._plan.requests,
+            seed=self._plan.seed,
+            first_prompt=self._next_prompt,
+            slots=slots,
+        )
+        self._next_prompt += stage.requests
+        self.stages.append(stage)
+        speed = "no text" if stage.tokens_per_second is None else f"{stage.tokens_per_second:.1f} tok/s"
+        self._plan.say(f"  {speed}, TTFT p95 {duration(stage.ttft_p95)}, ITL p95 {duration(stage.itl_p95)}")
+        return stage
+
+
+@contextmanager
+def private_engine(settings: StartSettings, say: Callable[[str], None]) -> Iterator[tuple[AdminClient, Frame]]:
+    """An engine on a free loopback port with an admin socket of its own, stopped at the end.
+
+    It takes ``settings`` but for what concerns the user's own engine, and reads neither configuration nor
+    variables of the user. Raises EngineExitedError when it does not come up.
+    """
+    with tempfile.TemporaryDirectory(prefix="slotdeck-bench-") as name:
+        folder = Path(name)
+        (folder / "config.toml").touch()
+        admin = AdminClient(folder / "engine.sock", timeout=30)
+        values = {key: value for key, value in settings.model_dump().items() if key not in NOT_OURS}
+        values |= {"host": "127.0.0.1", "port": 0, "socket": admin.path}
+        variables = {setting.variable for setting in SETTINGS.values()}
+        environment = {key: value for key, value in os.environ.items() if key not in variables}
+        environment |= to_environment(values) | {ENVIRONMENT_PREFIX + "CONFIG": str(folder / "config.toml")}
+        engine = EngineProcess(environment, folder / "engine.log")
+        last = ""
+
+        def on_progress(text: str) -> None:
+            nonlocal last
+            if text != last:
+                last = text
+                say(text)
+
+        try:
+            yield admin, engine.wait_until_serving(admin, on_progress)
+        finally:
+            engine.stop()

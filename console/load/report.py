@@ -1,0 +1,71 @@
+"""A bench's result as a table to read and as JSON to keep."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from console.load.bench import ANSWER_TOKENS, PROMPT_WORDS, Stage
+from console.load.machine import machine_line
+from console.load.tally import duration
+
+
+@dataclass
+class Report:
+    """Everything one bench found. ``server`` says what was measured; ``ratio`` compares the same users on all slots
+    and on one, in tokens/s, and is ``None`` where that was not measured."""
+
+    server: dict[str, Any]
+    machine: dict[str, Any]
+    requests_per_user: int
+    seed: int
+    stages: list[Stage]
+    ratio: float | None = None
+    ratio_users: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "server": self.server,
+            "machine": self.machine,
+            "prompt_words": PROMPT_WORDS,
+            "answer_tokens": ANSWER_TOKENS,
+            "requests_per_user": self.requests_per_user,
+            "seed": self.seed,
+            "stages": [dataclasses.asdict(stage) for stage in self.stages],
+            "ratio_all_slots_to_one": self.ratio,
+            "ratio_users": self.ratio_users,
+        }
+
+    def as_text(self) -> str:
+        header = ("users", "slots", "tok/s", "TTFT p50", "p95", "ITL p50", "p95", "max", "tokens", "req", "503", "err")
+        rows = [header, *(_row(stage) for stage in self.stages)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+        facts = ", ".join(f"{name} {value}" for name, value in self.server.items() if value is not None)
+        notes = [f"server   {facts}", f"machine  {machine_line(self.machine)}"]
+        if any(stage.counted_by == "chunks" for stage in self.stages):
+            notes.append("tokens   the server sent no usage: pieces of text were counted as tokens")
+        if self.ratio is not None:
+            slots = max(stage.slots or 0 for stage in self.stages)
+            notes.append(
+                f"batching {slots} slots give {self.ratio_users} users {self.ratio:.2f} times the tok/s of 1 slot"
+            )
+        return "\n".join([*notes, "", *lines])
+
+
+def _row(stage: Stage) -> tuple[str, ...]:
+    return (
+        str(stage.users),
+        "–" if stage.slots is None else str(stage.slots),
+        "–" if stage.tokens_per_second is None else f"{stage.tokens_per_second:.1f}",
+        duration(stage.ttft_p50),
+        duration(stage.ttft_p95),
+        duration(stage.itl_p50),
+        duration(stage.itl_p95),
+        duration(stage.itl_max),
+        str(stage.generated_tokens),
+        str(stage.requests),
+        str(stage.rejected),
+        str(sum(stage.errors.values())),
+    )
