@@ -107,9 +107,7 @@ class StartSettings(BaseModel):
     )
     api_key_file: Path | None = _setting(None, "file with one LABEL=KEY a line, read at start")
     allowed_host: StringList = _setting([], "further Host header that clients may send, repeatable")
-    drain_timeout: float = _setting(
-        30.0, "how long a stop waits for running requests", unit="seconds", ge=0, le=3600
-    )
+    drain_timeout: float = _setting(30.0, "how long a stop waits for running requests", unit="seconds", ge=0, le=3600)
     heartbeat: float = _setting(
         10.0, "comment line sent to a stream that waits this long without a token", unit="seconds", ge=0.1, le=3600
     )

@@ -111,9 +111,11 @@ class Request:
     """Place in the batch; kept across preemption."""
     admission: int | None = None
     """Rank of the first admission, kept across preemption: the order in which the pool protects requests."""
-    cancel_asked: bool = False
-    """Set while a step computes this request; the request ends when that step is committed."""
+    end_asked: State | None = None
+    """FINISHED or CANCELLED, asked for while a step computes this request; it ends when that step is committed."""
     finish_reason: FinishReason | None = None
+    output_limit: int | None = None
+    """Output tokens that count when a stop string ended the request; those beyond are dropped."""
     failure: str | None = None
     num_preemptions: int = 0
     recomputed_tokens: int = 0
@@ -167,8 +169,6 @@ class StepPlan:
 
     rows: tuple[Row, ...]
     num_decodes: int
-    admitted: tuple[Request, ...] = ()
-    preempted: tuple[Request, ...] = ()
 
     @property
     def num_prefill_tokens(self) -> int:

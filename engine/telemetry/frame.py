@@ -219,6 +219,10 @@ class Frame(Part):
     counters: CounterInfo
     minute: WindowInfo
     ten_minutes: WindowInfo
+    generated_per_second: float | None = None
+    """Tokens given to clients per second, over the last 5 s."""
+    prompt_per_second: float | None = None
+    """Prompt tokens computed per second (recomputed ones included), over the last 5 s."""
     recent_ttft: tuple[float, ...] = ()
     """Of the last up to 20 first tokens, oldest first."""
     host: HostInfo

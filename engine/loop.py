@@ -1,0 +1,380 @@
+"""The engine loop: one thread that plans, runs and commits steps, and contains their faults.
+
+Every public method may be called from any thread. A lock guards the scheduler; the loop holds it while it plans and
+commits (well under a millisecond) and never while a step runs, so that refusals, cancellations, settings and frames
+are answered at once, however long the step.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from engine.core.block_pool import BlockPool
+from engine.core.request import Request, StepPlan, StepResult
+from engine.core.scheduler import Event, EventKind, QueueFullError, Scheduler
+from engine.settings import SETTINGS, LiveSettings, SettingsError, explain
+from engine.telemetry.frame import EngineInfo, Frame, LimitInfo
+from engine.telemetry.frames import look, with_percentiles
+from engine.telemetry.host import HostProbe
+from engine.telemetry.telemetry import Telemetry
+
+log = logging.getLogger("slotdeck.engine")
+
+FAULTS_UNTIL_STOP = 3
+
+
+class EngineUnavailableError(RuntimeError):
+    """The engine takes no new requests: it drains, or a fault stopped it. The message says which."""
+
+
+class RevisionConflictError(RuntimeError):
+    """Somebody else changed the settings in between. ``revision`` is the one in force."""
+
+    def __init__(self, revision: int) -> None:
+        super().__init__(f"the settings were changed by someone else: revision {revision} is in force")
+        self.revision = revision
+
+
+class StepRunner(Protocol):
+    """What computes a plan; ``engine.model.runner.Runner`` in the product, a model-free one in tests."""
+
+    def run(self, plan: StepPlan) -> StepResult: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What one step (or an end) means for one request's client."""
+
+    request_id: str
+    token_ids: list[int]
+    time: float
+    """Monotonic stamp of the step's end, seconds."""
+    finish_reason: str | None = None
+    """``stop``, ``length`` or ``cancelled`` when the request has ended without a failure."""
+    error: str | None = None
+    """Why the request failed, as a sentence for its client."""
+
+
+Deliver = Callable[[list[Output]], None]
+
+
+@dataclass
+class EngineLoop:
+    """Owns the scheduler and the runner. ``deliver`` gets each step's outputs in one call, in the loop's thread.
+
+    ``on_wedged`` is called once, from the watchdog's thread, when a step exceeds ``step_timeout`` seconds.
+    """
+
+    runner: StepRunner
+    settings: LiveSettings
+    num_blocks: int
+    deliver: Deliver
+    info: EngineInfo = field(default_factory=EngineInfo)
+    bytes_per_token: int = 0
+    step_timeout: float = 30.0
+    on_wedged: Callable[[str], None] | None = None
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        self.telemetry = Telemetry(self.clock, self.wall)
+        self.boot_id = uuid.uuid4().hex
+        self.revision = 0
+        self._scheduler = Scheduler(self.settings, BlockPool(self.num_blocks))
+        self._host = HostProbe(self.info.device or "cpu")
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._started = self.clock()
+        self._step_started: float | None = None
+        self._faults_in_a_row = 0
+        self._fault: str | None = None
+        self._draining = False
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="engine-loop", daemon=True)
+        self._watchdog = threading.Thread(target=self._watch, name="engine-watchdog", daemon=True)
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+        self._watchdog.start()
+
+    def drain(self) -> None:
+        """Refuse newcomers and fail what waits; those running go on. Irrevocable."""
+        with self._lock:
+            if self._draining:
+                return
+            self._draining = True
+            waiting = list(self._scheduler.waiting)
+            self.telemetry.log("draining", f"draining: {len(self._scheduler.admitted())} requests run to their end")
+            events = self._fail(waiting, "the server is shutting down, try again later")
+        self._hand_over(events)
+
+    def stop(self, reason: str = "the server was stopped") -> None:
+        """Fail whatever is left and end the thread. Returns when it has ended (a wedged step is not waited for)."""
+        self._stopping.set()
+        with self._lock:
+            self._work.notify_all()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(timeout=self.step_timeout)
+        with self._lock:
+            events = self._fail(list(self._scheduler.requests()), reason)
+        self._hand_over(events)
+
+    # -- requests --------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Queue a request. Raises QueueFullError, RequestTooLargeError or EngineUnavailableError at once."""
+        with self._lock:
+            if self._fault is not None:
+                raise EngineUnavailableError(f"the engine has stopped: {self._fault}")
+            if self._draining or self._stopping.is_set():
+                raise EngineUnavailableError("the server is shutting down, try again later")
+            try:
+                self._scheduler.add(request)
+            except QueueFullError as error:
+                self.telemetry.count_rejected(request.user, str(error))
+                raise
+            self._work.notify_all()
+
+    def cancel(self, request_id: str) -> bool:
+        """End a request in any state; True if it was alive. What a step is computing ends with that step."""
+        with self._lock:
+            alive = request_id in self._scheduler
+            events = self._scheduler.cancel(request_id, self.clock())
+            self.telemetry.observe(events)
+            self._work.notify_all()
+        self._hand_over(events)
+        return alive
+
+    def finish(self, request_id: str, num_output_tokens: int) -> None:
+        """A stop string matched: the request ends as ``stop`` after that many output tokens."""
+        with self._lock:
+            events = self._scheduler.finish(request_id, num_output_tokens, self.clock())
+            self.telemetry.observe(events)
+            self._work.notify_all()
+        self._hand_over(events)
+
+    @property
+    def num_in_flight(self) -> int:
+        with self._lock:
+            return self._scheduler.num_in_flight
+
+    # -- settings --------------------------------------------------------------------------------------------
+
+    @property
+    def limits(self) -> LiveSettings:
+        return self._scheduler.settings
+
+    @property
+    def pool_tokens(self) -> int:
+        return self._scheduler.pool.num_tokens
+
+    def change(self, changes: dict[str, Any], *, revision: int | None, source: str) -> LimitInfo:
+        """Apply all of ``changes`` or none, between two steps. ``revision``: the one they were decided on.
+
+        Raises SettingsError with reason and maximum, RevisionConflictError when ``revision`` is not in force.
+        """
+        with self._lock:
+            if revision is not None and revision != self.revision:
+                raise RevisionConflictError(self.revision)
+            before = self._scheduler.settings
+            self._scheduler.update(self._checked(changes))
+            after = self._scheduler.settings
+            changed = [name for name in changes if getattr(before, name) != getattr(after, name)]
+            if changed:
+                self.revision += 1
+            for name in changed:
+                self.telemetry.log(
+                    "setting_changed", f"{name} {getattr(before, name)} → {getattr(after, name)} by {source}"
+                )
+                log.info("%s %s -> %s by %s", name, getattr(before, name), getattr(after, name), source)
+            self._work.notify_all()
+            return self._limit_info()
+
+    def _checked(self, changes: dict[str, Any]) -> LiveSettings:
+        for name in changes:
+            if name not in SETTINGS:
+                raise SettingsError(f"{name}: unknown setting; known are {', '.join(LiveSettings.model_fields)}")
+            if not SETTINGS[name].live:
+                raise SettingsError(f"{name} cannot change while the engine runs: restart with {SETTINGS[name].flag}")
+        trained = self.info.trained_context
+        try:
+            settings = LiveSettings.model_validate(self._scheduler.settings.model_dump() | changes, strict=True)
+        except ValidationError as error:
+            raise SettingsError("; ".join(explain(item) for item in error.errors())) from error
+        if trained is not None and settings.context > trained:
+            raise SettingsError(f"context {settings.context} is more than the model was trained for: at most {trained}")
+        return settings
+
+    def _limit_info(self) -> LimitInfo:
+        return LimitInfo(revision=self.revision, mode="continuous", **self._scheduler.settings.model_dump())
+
+    # -- what it tells ---------------------------------------------------------------------------------------
+
+    def health(self) -> tuple[str, str | None]:
+        """``ok``, ``starting``, ``draining`` or ``fault``, with the reason."""
+        if self._fault is not None:
+            return "fault", self._fault
+        started = self._step_started
+        if started is not None and self.clock() - started > self.step_timeout:
+            return "fault", f"a step has not returned for {self.clock() - started:.0f} s"
+        if self._draining:
+            return "draining", "the engine is shutting down; running requests are served to their end"
+        if not self._thread.is_alive():
+            return ("fault", "the engine thread has ended") if self._thread.ident else ("starting", None)
+        return "ok", None
+
+    def frame(self, sequence: int, event_cursor: int) -> tuple[Frame, int]:
+        """The whole picture now, with the events after ``event_cursor``; and the new cursor."""
+        now = self.clock()
+        health, reason = self.health()
+        with self._lock:
+            seen = look(self._scheduler, self.telemetry, self.bytes_per_token, now)
+            limits = self._limit_info()
+        events, cursor = self.telemetry.events_since(event_cursor)
+        minute, ten_minutes = self.telemetry.windows()
+        generated, prompt = self.telemetry.rates()
+        frame = Frame(
+            boot_id=self.boot_id,
+            sequence=sequence,
+            time=self.wall(),
+            uptime=now - self._started,
+            health=health,  # type: ignore[arg-type]
+            health_reason=reason,
+            engine=self.info,
+            limits=limits,
+            pool=seen.pool,
+            slots=with_percentiles(seen),
+            running=seen.running,
+            waiting_count=seen.waiting_count,
+            waiting=seen.waiting,
+            counters=self.telemetry.counters(),
+            minute=minute,
+            ten_minutes=ten_minutes,
+            generated_per_second=generated,
+            prompt_per_second=prompt,
+            recent_ttft=tuple(self.telemetry.recent_ttft),
+            host=self._host.sample(now),
+            events=events,
+        )
+        return frame, cursor
+
+    def metrics_text(self) -> bytes:
+        """The ``/metrics`` page."""
+        return self.telemetry.metrics.text(self.frame(0, self.telemetry.event_cursor)[0])
+
+    # -- the thread ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping.is_set() and self._fault is None:
+            with self._work:
+                while not self._scheduler.has_work and not self._stopping.is_set():
+                    self._work.wait()
+                if self._stopping.is_set():
+                    return
+                plan, events = self._scheduler.plan(self.clock())
+                self.telemetry.observe(events)
+            self._step(plan)
+
+    def _step(self, plan: StepPlan) -> None:
+        self._step_started = started = self.clock()
+        try:
+            result = self.runner.run(plan)
+        except Exception as error:  # whatever the model threw: this step's requests fail, the engine goes on
+            self._contain(plan, error)
+            return
+        finally:
+            self._step_started = None
+        with self._lock:
+            now = self.clock()
+            before = {row.request.id: row.request.num_output_tokens for row in plan.rows if row.samples}
+            events = self._scheduler.commit(plan, result, now)
+            outputs = self._outputs(plan, before, events, now)
+            self.telemetry.observe_step(plan, now - started, now, sum(len(output.token_ids) for output in outputs))
+            self.telemetry.observe(events)
+        self._faults_in_a_row = 0
+        self.deliver(outputs)
+
+    def _contain(self, plan: StepPlan, error: Exception) -> None:
+        self._faults_in_a_row += 1
+        name = type(error).__name__
+        log.exception("step %d failed: %s", self.telemetry.counters().steps, name)
+        with self._lock:
+            now = self.clock()
+            events = self._scheduler.fail_step(plan, f"the engine failed in a step ({name}), try again", now)
+            self.telemetry.log("engine_fault", f"a step failed: {name}: {error}")
+            if self._faults_in_a_row >= FAULTS_UNTIL_STOP:
+                self._fault = f"{FAULTS_UNTIL_STOP} steps in a row failed, the last with {name}: {error}"
+                log.error("%s", self._fault)
+                for request in list(self._scheduler.requests()):
+                    events += self._scheduler.fail(request.id, "the engine has stopped after repeated faults", now)
+            self.telemetry.observe(events)
+        self._hand_over(events)
+
+    def _outputs(self, plan: StepPlan, before: dict[str, int], events: list[Event], now: float) -> list[Output]:
+        ends = {event.request.id: _end_of(event) for event in events}
+        outputs = []
+        for row in plan.rows:
+            request = row.request
+            tokens = request.output_token_ids[before[request.id] :] if row.samples else []
+            reason, failure = ends.get(request.id) or (None, None)
+            if tokens or reason or failure:
+                outputs.append(Output(request.id, tokens, now, reason, failure))
+        return outputs
+
+    def _hand_over(self, events: list[Event]) -> None:
+        """Tell the clients of requests that ended outside a step."""
+        outputs = [
+            Output(event.request.id, [], event.time, *end) for event in events if (end := _end_of(event)) is not None
+        ]
+        if outputs:
+            self.deliver(outputs)
+
+    def _fail(self, requests: list[Request], reason: str) -> list[Event]:
+        events: list[Event] = []
+        for request in requests:
+            events += self._scheduler.fail(request.id, reason, self.clock())
+        self.telemetry.observe(events)
+        return events
+
+    def _watch(self) -> None:
+        """Notice a step that does not return, log every thread's stack, and say so once."""
+        while not self._stopping.wait(timeout=min(1.0, self.step_timeout / 4)):
+            started = self._step_started
+            if started is None or self.clock() - started <= self.step_timeout:
+                continue
+            reason = f"a step has not returned for {self.step_timeout:.0f} s"
+            self._fault = reason
+            log.critical("%s; stacks of all threads follow", reason)
+            faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+            self.telemetry.log("engine_fault", reason)
+            with self._lock:
+                clients = [request.id for request in self._scheduler.requests()]
+            now = self.clock()
+            self.deliver([Output(client, [], now, error="the engine has stopped responding") for client in clients])
+            if self.on_wedged is not None:
+                self.on_wedged(reason)
+            return
+
+
+def _end_of(event: Event) -> tuple[str | None, str | None] | None:
+    """(finish reason, error) of an event that ends a request, else ``None``."""
+    if event.kind is EventKind.FINISHED:
+        reason = event.request.finish_reason
+        return (reason.value if reason else "stop"), None
+    if event.kind is EventKind.CANCELLED:
+        return "cancelled", None
+    if event.kind is EventKind.FAILED:
+        return None, event.request.failure or "the request failed"
+    return None

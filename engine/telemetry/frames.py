@@ -1,0 +1,97 @@
+"""Builds a Frame from the scheduler's state. The caller holds the engine's lock while ``look`` runs, and only then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.core.request import Request, State
+from engine.core.scheduler import Scheduler
+from engine.settings import BLOCK_SIZE
+from engine.telemetry.frame import PoolInfo, SlotInfo, SlotState, WaitingInfo
+from engine.telemetry.telemetry import Telemetry
+from engine.telemetry.windows import percentile
+
+GAPS_SHOWN = 24
+WAITING_SHOWN = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a frame needs of the scheduler, copied under the lock in well under a millisecond."""
+
+    pool: PoolInfo
+    slots: tuple[SlotInfo, ...]
+    gaps: dict[str, list[float]]
+    """All gaps of each admitted request; their percentiles are computed outside the lock."""
+    waiting: tuple[WaitingInfo, ...]
+    running: int
+    waiting_count: int
+
+
+def look(scheduler: Scheduler, telemetry: Telemetry, bytes_per_token: int, now: float) -> Look:
+    """Copy the scheduler's state at ``now`` (monotonic seconds)."""
+    pool, slots_in_force = scheduler.pool, scheduler.settings.slots
+    held = {request.slot: request for request in scheduler.admitted()}
+    numbers = sorted(set(range(slots_in_force)) | {slot for slot in held if slot is not None})
+    return Look(
+        pool=PoolInfo(
+            total=pool.num_tokens,
+            live=pool.num_used * BLOCK_SIZE,
+            cached=0,
+            free=pool.num_free * BLOCK_SIZE,
+            block_size=BLOCK_SIZE,
+            bytes_per_token=bytes_per_token,
+        ),
+        slots=tuple(_slot(slot, held[slot], now) if slot in held else SlotInfo(slot=slot) for slot in numbers),
+        gaps={request.id: request.gaps.copy() for request in held.values()},
+        waiting=tuple(
+            WaitingInfo(
+                request_id=request.id,
+                user=request.user,
+                prompt_tokens=request.num_prompt_tokens,
+                waited=now - request.timeline.queued,
+                estimate=telemetry.wait_estimate(position, slots_in_force),
+            )
+            for position, request in enumerate(scheduler.waiting, start=1)
+            if position <= WAITING_SHOWN
+        ),
+        running=len(scheduler.running),
+        waiting_count=len(scheduler.waiting),
+    )
+
+
+def with_percentiles(seen: Look) -> tuple[SlotInfo, ...]:
+    """The slots with each request's own ITL p95 filled in."""
+    return tuple(
+        slot.model_copy(update={"itl_p95": percentile(seen.gaps[slot.request_id], 95)}) if slot.request_id else slot
+        for slot in seen.slots
+    )
+
+
+def _slot(slot: int, request: Request, now: float) -> SlotInfo:
+    timeline = request.timeline
+    state: SlotState = "decode" if request.decoding else "prefill"
+    stalled = request.stalled
+    if request.state is State.PREEMPTED:
+        state = "preempted"
+        stalled += now - (request.preempted_at or now)
+    return SlotInfo(
+        slot=slot,
+        state=state,
+        request_id=request.id,
+        user=request.user,
+        prompt_tokens=request.num_prompt_tokens,
+        computed_tokens=request.num_computed_tokens,
+        output_tokens=request.num_output_tokens,
+        max_tokens=request.sampling.max_tokens,
+        age=now - timeline.arrival,
+        ttft=timeline.ttft,
+        intake=timeline.intake,
+        queue_wait=timeline.queue_wait,
+        prefill=timeline.prefill,
+        gaps=tuple(request.gaps[-GAPS_SHOWN:]),
+        preemptions=request.num_preemptions,
+        recomputed_tokens=request.recomputed_tokens,
+        stalled=stalled,
+        blocks=len(request.block_ids),
+    )

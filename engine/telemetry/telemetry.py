@@ -1,0 +1,239 @@
+"""Counters, windows and the event log, fed by the loop with the scheduler's events and by the server with arrivals."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from engine.core.request import StepPlan
+from engine.core.scheduler import Event, EventKind
+from engine.telemetry.frame import CounterInfo, FrameEvent, WindowInfo
+from engine.telemetry.metrics import Metrics
+from engine.telemetry.windows import Samples, percentile
+
+MINUTE = 60.0
+TEN_MINUTES = 600.0
+RATE_SECONDS = 5.0
+EVENTS_KEPT = 1000
+
+
+class Telemetry:
+    """What the engine counted and measured. Every method may be called from any thread.
+
+    ``clock`` is the engine's monotonic clock, ``wall`` the wall clock for display; both in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float], wall: Callable[[], float]) -> None:
+        self._clock, self._wall = clock, wall
+        self._lock = threading.Lock()
+        self._counts = dict.fromkeys(CounterInfo.model_fields, 0)
+        self._events: deque[FrameEvent] = deque(maxlen=EVENTS_KEPT)
+        self.event_cursor = 0
+        """Number of events ever logged; the cursor of a reader that has seen them all."""
+        self._ttft = Samples(TEN_MINUTES)
+        self._itl = Samples(TEN_MINUTES)
+        self._wait = Samples(TEN_MINUTES)
+        self._generated = Samples(MINUTE)
+        self._prompt = Samples(MINUTE)
+        self._windows: tuple[WindowInfo, WindowInfo] | None = None
+        self._windows_time = 0.0
+        self._started = clock()
+        self._seconds_in_slot: deque[float] = deque(maxlen=20)
+        self.recent_ttft: deque[float] = deque(maxlen=20)
+        self.metrics = Metrics()
+
+    # -- from the server -----------------------------------------------------------------------------------
+
+    def count_received(self) -> None:
+        """A generation request arrived; exactly one of the ends below follows."""
+        self._count("received")
+
+    def count_invalid(self) -> None:
+        """It ended as the client's own fault (4xx)."""
+        self._count("invalid")
+
+    def count_rejected(self, user: str, reason: str) -> None:
+        """It ended as refused (503)."""
+        self._count("rejected")
+        self.log("rejected", f"{user} refused: {reason}", user=user)
+
+    def count_cancelled_before_queue(self) -> None:
+        """Its client left while it was still being tokenised."""
+        self._count("cancelled")
+
+    def count_failed_before_queue(self) -> None:
+        """It ended by a fault of ours before the engine saw it."""
+        self._count("failed")
+
+    def _count(self, name: str, by: int = 1) -> None:
+        with self._lock:
+            self._counts[name] += by
+
+    def log(self, kind: Any, text: str, **fields: Any) -> None:
+        """Append one event; ``text`` holds no client text but the user's label."""
+        with self._lock:
+            self._events.append(FrameEvent(time=self._wall(), kind=kind, text=text, **fields))
+            self.event_cursor += 1
+
+    # -- from the loop --------------------------------------------------------------------------------------
+
+    def observe_step(self, plan: StepPlan, seconds: float, now: float, generated: int) -> None:
+        """One committed step: its length, the prompt tokens it computed and the tokens it gave out."""
+        prompt = plan.num_prefill_tokens
+        with self._lock:
+            self._counts["steps"] += 1
+            self._counts["prompt_tokens"] += prompt
+            self._counts["generated_tokens"] += generated
+            if prompt:
+                self._prompt.append(now, prompt)
+            if generated:
+                self._generated.append(now, generated)
+            for row in plan.rows:
+                if row.request.gaps and row.request.timeline.last_token == now:
+                    self._itl.append(now, row.request.gaps[-1])
+                    self.metrics.itl.observe(row.request.gaps[-1])
+        self.metrics.step.observe(seconds)
+
+    def observe(self, events: Iterable[Event]) -> None:
+        """Count and log what the scheduler says happened."""
+        for event in events:
+            self._OBSERVERS[event.kind](self, event)
+
+    def _log(self, event: Event, text: str) -> None:
+        request = event.request
+        self.log(event.kind.value, text, request_id=request.id, user=request.user, slot=request.slot)
+
+    def _admitted(self, event: Event) -> None:
+        wait = event.request.timeline.queue_wait or 0.0
+        with self._lock:
+            self._wait.append(event.time, wait)
+        self.metrics.queue_wait.observe(wait)
+        self._log(event, f"{event.request.user} admitted to slot {event.request.slot} after {wait:.2f} s in the queue")
+
+    def _first_token(self, event: Event) -> None:
+        timeline = event.request.timeline
+        assert timeline.ttft is not None and timeline.prefill is not None
+        with self._lock:
+            self._ttft.append(event.time, timeline.ttft)
+            self.recent_ttft.append(timeline.ttft)
+        self.metrics.ttft.observe(timeline.ttft)
+        self.metrics.prefill.observe(timeline.prefill)
+        self._log(event, f"{event.request.user} first token after {timeline.ttft:.2f} s")
+
+    def _preempted(self, event: Event) -> None:
+        self._count("preemptions")
+        self._count("recomputed_tokens", event.tokens)
+        times = event.request.num_preemptions
+        self._log(
+            event,
+            f"{event.request.user} preempted, the KV pool is full: {event.tokens} tokens thrown away"
+            + (f", {times} times now" if times > 1 else ""),
+        )
+
+    def _resumed(self, event: Event) -> None:
+        stalled = event.request.stalled
+        self._log(event, f"{event.request.user} resumed after {stalled:.2f} s: {event.tokens} tokens to compute again")
+
+    def _finished(self, event: Event) -> None:
+        request = event.request
+        self._count("finished")
+        self._left_slot(event)
+        reason = request.finish_reason.value if request.finish_reason else "stop"
+        seconds = event.time - request.timeline.arrival
+        self.metrics.finished(reason)
+        self._log(event, f"{request.user} finished ({reason}): {request.num_output_tokens} tokens in {seconds:.1f} s")
+
+    def _cancelled(self, event: Event) -> None:
+        request = event.request
+        self._count("cancelled")
+        if request.timeline.scheduled is None:
+            self._count("gave_up_waiting")
+            waited = event.time - request.timeline.queued
+            self._log(event, f"{request.user} gave up waiting after {waited:.1f} s")
+        else:
+            self._left_slot(event)
+            self._log(event, f"{request.user} cancelled after {request.num_output_tokens} tokens")
+
+    def _failed(self, event: Event) -> None:
+        self._count("failed")
+        self._log(event, f"{event.request.user} failed: {event.request.failure}")
+
+    _OBSERVERS: dict[EventKind, Callable[[Telemetry, Event], None]] = {  # noqa: RUF012 - a constant table
+        EventKind.ADMITTED: _admitted,
+        EventKind.FIRST_TOKEN: _first_token,
+        EventKind.PREEMPTED: _preempted,
+        EventKind.RESUMED: _resumed,
+        EventKind.FINISHED: _finished,
+        EventKind.CANCELLED: _cancelled,
+        EventKind.FAILED: _failed,
+    }
+
+    def _left_slot(self, event: Event) -> None:
+        if event.request.timeline.scheduled is not None:
+            with self._lock:
+                self._seconds_in_slot.append(event.time - event.request.timeline.scheduled)
+
+    # -- to frames and metrics ------------------------------------------------------------------------------
+
+    def counters(self) -> CounterInfo:
+        with self._lock:
+            return CounterInfo(**self._counts)
+
+    def events_since(self, cursor: int) -> tuple[tuple[FrameEvent, ...], int]:
+        """Events logged after ``cursor`` (at most the last 1000) and the new cursor."""
+        with self._lock:
+            count = min(self.event_cursor - cursor, len(self._events))
+            return tuple(self._events)[len(self._events) - count :], self.event_cursor
+
+    def wait_estimate(self, position: int, slots: int) -> float | None:
+        """Seconds until the ``position``-th (from 1) waiting request likely gets a slot.
+
+        Mean time that the last 20 requests held a slot, times position, over slots; ``None`` before the first end.
+        """
+        with self._lock:
+            held = self._seconds_in_slot
+            return sum(held) / len(held) * position / max(1, slots) if held else None
+
+    def rates(self) -> tuple[float, float]:
+        """Generated and prompt tokens per second over the last 5 s (or since the start, if that is shorter)."""
+        now = self._clock()
+        seconds = max(min(RATE_SECONDS, now - self._started), 0.5)
+        with self._lock:
+            generated = self._generated.since(now - RATE_SECONDS).sum()
+            prompt = self._prompt.since(now - RATE_SECONDS).sum()
+        return float(generated / seconds), float(prompt / seconds)
+
+    def windows(self) -> tuple[WindowInfo, WindowInfo]:
+        """The last 60 s and 10 min, computed at most once a second."""
+        now = self._clock()
+        with self._lock:
+            if self._windows is None or now - self._windows_time >= 1.0:
+                self._windows = self._window(MINUTE, now), self._window(TEN_MINUTES, now)
+                self._windows_time = now
+            return self._windows
+
+    def _window(self, seconds: float, now: float) -> WindowInfo:
+        since = now - seconds
+        ttft, itl, wait = (samples.since(since) for samples in (self._ttft, self._itl, self._wait))
+        elapsed = max(min(seconds, now - self._started), 0.5)
+        rates = {}
+        if seconds <= MINUTE:
+            rates = {
+                "generated_per_second": float(self._generated.since(since).sum() / elapsed),
+                "prompt_per_second": float(self._prompt.since(since).sum() / elapsed),
+            }
+        return WindowInfo(
+            seconds=seconds,
+            ttft_p50=percentile(ttft, 50),
+            ttft_p95=percentile(ttft, 95),
+            ttft_count=len(ttft),
+            itl_p50=percentile(itl, 50),
+            itl_p95=percentile(itl, 95),
+            itl_max=percentile(itl, 100),
+            itl_count=len(itl),
+            wait_p95=percentile(wait, 95),
+            wait_count=len(wait),
+            **rates,
+        )
