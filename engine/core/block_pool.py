@@ -1,4 +1,4 @@
-"""The KV pool as numbers: which blocks are free, how many hold each used one. The tensors live in ``model/kv_store``."""
+"""The KV pool as numbers: which blocks are free, how many hold each used one. The tensors are in ``model/kv_store``."""
 
 from __future__ import annotations
 

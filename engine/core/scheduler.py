@@ -377,7 +377,8 @@ class Scheduler:
         assert self.running == sorted(self.running, key=_admission)
         assert self.preempted == sorted(self.preempted, key=_admission)
         slots = [request.slot for request in (*self.running, *self.preempted)]
-        assert None not in slots and len(set(slots)) == len(slots), "a slot is held twice"
+        assert None not in slots
+        assert len(set(slots)) == len(slots), "a slot is held twice"
         for request in self.running:
             assert request.num_computed_tokens <= request.num_tokens
             assert len(request.block_ids) >= blocks_for(request.num_computed_tokens)

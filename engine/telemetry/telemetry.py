@@ -35,8 +35,8 @@ class Telemetry:
         self._ttft = Samples(TEN_MINUTES)
         self._itl = Samples(TEN_MINUTES)
         self._wait = Samples(TEN_MINUTES)
-        self._generated = Samples(MINUTE)
-        self._prompt = Samples(MINUTE)
+        self._generated = Samples(TEN_MINUTES)
+        self._prompt = Samples(TEN_MINUTES)
         self._windows: tuple[WindowInfo, WindowInfo] | None = None
         self._windows_time = 0.0
         self._started = clock()
@@ -114,7 +114,8 @@ class Telemetry:
 
     def _first_token(self, event: Event) -> None:
         timeline = event.request.timeline
-        assert timeline.ttft is not None and timeline.prefill is not None
+        assert timeline.ttft is not None
+        assert timeline.prefill is not None
         with self._lock:
             self._ttft.append(event.time, timeline.ttft)
             self.recent_ttft.append(timeline.ttft)
@@ -218,12 +219,7 @@ class Telemetry:
         since = now - seconds
         ttft, itl, wait = (samples.since(since) for samples in (self._ttft, self._itl, self._wait))
         elapsed = max(min(seconds, now - self._started), 0.5)
-        rates = {}
-        if seconds <= MINUTE:
-            rates = {
-                "generated_per_second": float(self._generated.since(since).sum() / elapsed),
-                "prompt_per_second": float(self._prompt.since(since).sum() / elapsed),
-            }
+        tokens = [float(samples.since(since).sum() / elapsed) for samples in (self._generated, self._prompt)]
         return WindowInfo(
             seconds=seconds,
             ttft_p50=percentile(ttft, 50),
@@ -235,5 +231,6 @@ class Telemetry:
             itl_count=len(itl),
             wait_p95=percentile(wait, 95),
             wait_count=len(wait),
-            **rates,
+            generated_per_second=tokens[0],
+            prompt_per_second=tokens[1],
         )

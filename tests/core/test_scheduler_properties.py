@@ -1,4 +1,4 @@
-"""Random lives of a scheduler: arrivals, cancels, stops, faults and setting changes, every invariant after each step."""
+"""Random lives of a scheduler: arrivals, cancels, stops, faults, setting changes; every invariant after each step."""
 
 from __future__ import annotations
 
