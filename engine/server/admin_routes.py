@@ -1,0 +1,166 @@
+"""The admin API: frames to watch, settings to turn, requests to cancel. Served on the unix socket only (0600)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from engine.loop import RevisionConflictError
+from engine.server.chat_request import read_json
+from engine.server.context import ServerContext
+from engine.server.errors import ApiError
+from engine.settings import SETTINGS, SettingsError
+from engine.telemetry.frame import Frame
+
+SLOWEST_RATE, FASTEST_RATE = 0.2, 10.0
+MOST_LABELS = 256
+LONGEST_LABEL = 64
+LONGEST_SOURCE = 64
+_SECRET = {"api_key"}
+
+
+def admin_router(context: ServerContext) -> APIRouter:
+    """The admin routes over ``context``."""
+    router = APIRouter(prefix="/admin")
+    engine = context.engine
+
+    @router.get("/stream")
+    async def stream(request: Request) -> Response:
+        rate = _rate(request.query_params.get("rate", "4"))
+        return StreamingResponse(_frames(context, rate), media_type="application/x-ndjson")
+
+    @router.get("/frame")
+    async def frame() -> Response:
+        current, _ = engine.frame(0, engine.telemetry.event_cursor)
+        return Response(current.model_dump_json(), media_type="application/json")
+
+    @router.get("/settings")
+    async def settings() -> Response:
+        return JSONResponse(_settings(context))
+
+    @router.patch("/settings")
+    async def change(request: Request) -> Response:
+        document = read_json(await request.body())
+        changes, revision, source = _change(document)
+        try:
+            limits = engine.change(changes, revision=revision, source=source)
+        except RevisionConflictError as error:
+            raise ApiError(409, str(error), param="revision", code="revision_conflict") from error
+        except SettingsError as error:
+            param = next(iter(changes)) if len(changes) == 1 else None
+            raise ApiError(422, str(error), param=param, code="setting_refused") from error
+        return JSONResponse(limits.model_dump())
+
+    @router.post("/requests/{request_id}/cancel")
+    async def cancel(request_id: str) -> Response:
+        if not engine.cancel(request_id):
+            raise ApiError(404, "this request has ended already", param="id", code="request_not_found")
+        return JSONResponse({"cancelled": True})
+
+    @router.post("/guest-keys")
+    async def guest_keys(request: Request) -> Response:
+        labels = read_json(await request.body()).get("labels")
+        try:
+            return JSONResponse({"keys": context.keys.mint(_labels(labels))})
+        except ValueError as error:
+            raise _refused("labels", str(error)) from error
+
+    @router.post("/shutdown")
+    async def shutdown(request: Request) -> Response:
+        body = await request.body()
+        force = read_json(body).get("force", False) if body else False
+        if not isinstance(force, bool):
+            raise _refused("force", "'force' must be true or false")
+        context.ask_stop(force=force)
+        return JSONResponse({"stopping": True, "force": force}, status_code=202)
+
+    return router
+
+
+async def _frames(context: ServerContext, rate: float) -> AsyncIterator[bytes]:
+    """Frames as lines, the first at once, until the client leaves (the iterator is cancelled) or the engine stops.
+
+    The last frame, with what happened until the end, is sent before the stream closes.
+    """
+    sequence, cursor = 0, context.engine.telemetry.event_cursor
+    while True:
+        last = context.stopping.is_set()
+        sequence += 1
+        frame, cursor = context.engine.frame(sequence, cursor)
+        yield _line(frame)
+        if last:
+            return
+        try:
+            async with asyncio.timeout(1 / rate):
+                await context.stopping.wait()
+        except TimeoutError:
+            pass
+
+
+def _line(frame: Frame) -> bytes:
+    return frame.model_dump_json().encode() + b"\n"
+
+
+def _refused(param: str, message: str) -> ApiError:
+    return ApiError(422, message, param=param, code="invalid_value")
+
+
+def _rate(value: str) -> float:
+    try:
+        rate = float(value)
+    except ValueError:
+        rate = 0.0
+    if not SLOWEST_RATE <= rate <= FASTEST_RATE:
+        raise _refused("rate", f"'rate' must be between {SLOWEST_RATE} and {FASTEST_RATE} frames per second")
+    return rate
+
+
+def _settings(context: ServerContext) -> dict[str, Any]:
+    current, _ = context.engine.frame(0, context.engine.telemetry.event_cursor)
+    values = context.settings.model_dump(mode="json") | current.limits.model_dump(exclude={"revision"})
+    rows = [
+        {
+            "name": setting.name,
+            "value": values[setting.name] if setting.name not in _SECRET else None,
+            "unit": setting.unit,
+            "live": setting.live,
+            "key": setting.key,
+            "minimum": setting.minimum,
+            "maximum": setting.maximum,
+            "help": setting.help,
+        }
+        for setting in SETTINGS.values()
+    ]
+    return {"revision": current.limits.revision, "settings": rows}
+
+
+def _change(document: dict[str, Any]) -> tuple[dict[str, int], int | None, str]:
+    changes, revision = document.get("changes"), document.get("revision")
+    source = document.get("source", "admin")
+    if not isinstance(changes, dict) or not changes:
+        raise _refused("changes", "'changes' must be an object of setting names and numbers")
+    for name, value in changes.items():
+        if type(value) is not int:
+            raise _refused(name[:LONGEST_LABEL], f"{name[:LONGEST_LABEL]} must be a whole number")
+    if revision is not None and type(revision) is not int:
+        raise _refused("revision", "'revision' must be a whole number or absent")
+    if not _is_label(source):
+        raise _refused("source", f"'source' must be 1 to {LONGEST_SOURCE} printable characters")
+    return changes, revision, source
+
+
+def _labels(value: Any) -> list[str]:
+    if not isinstance(value, list) or not 1 <= len(value) <= MOST_LABELS or not all(map(_is_label, value)):
+        raise _refused(
+            "labels",
+            f"'labels' must be a list of 1 to {MOST_LABELS} names of 1 to {LONGEST_LABEL} printable characters",
+        )
+    return value
+
+
+def _is_label(value: Any) -> bool:
+    return isinstance(value, str) and 1 <= len(value) <= LONGEST_LABEL and value.isprintable()

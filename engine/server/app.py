@@ -1,0 +1,34 @@
+"""The two applications: the public API on TCP and the admin API on the unix socket."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, FastAPI
+from starlette.types import ASGIApp
+
+from engine.server import errors
+from engine.server.admin_routes import admin_router
+from engine.server.context import ServerContext
+from engine.server.openai_routes import openai_router
+from engine.server.security import HostRule, Outermost
+from engine.server.status_routes import status_router
+
+
+def create_app(context: ServerContext) -> ASGIApp:
+    """The public API, behind keys, Host and Origin rules and the body limit."""
+    hosts = HostRule(context.settings.host, context.settings.allowed_host)
+    app = _framework(openai_router(context), status_router(context))
+    return Outermost(app, context.settings.max_body, hosts=hosts, keys=context.keys)
+
+
+def create_admin_app(context: ServerContext) -> ASGIApp:
+    """The admin API; who may open the socket may do everything."""
+    return Outermost(_framework(admin_router(context)), context.settings.max_body)
+
+
+def _framework(*routers: APIRouter) -> FastAPI:
+    # No schema, no documentation pages: they would be routes that fetch from elsewhere.
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    errors.install(app)
+    for router in routers:
+        app.include_router(router)
+    return app

@@ -1,0 +1,48 @@
+"""What every route needs, made once per engine process."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from engine.loop import EngineLoop
+from engine.server.bridge import Bridge
+from engine.server.intake import Intake
+from engine.server.keys import KeyRing
+from engine.settings import StartSettings
+from engine.text.tokenizer import TextModel
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """The one model behind the API."""
+
+    id: str
+    created: int
+    """Unix time shown in ``/v1/models``."""
+    stop_token_ids: frozenset[int]
+    """Every id that ends an answer: union of the model's and the generation configuration's."""
+
+
+@dataclass(slots=True)
+class ServerContext:
+    """Shared by the routes of the public and the admin API; lives on the asyncio loop."""
+
+    engine: EngineLoop
+    bridge: Bridge
+    text: TextModel
+    model: ServedModel
+    settings: StartSettings
+    keys: KeyRing
+    intake: Intake
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when streams that have no end of their own must end."""
+    force: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a stop must not wait for running requests."""
+    stop_asked: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def ask_stop(self, *, force: bool = False) -> None:
+        """Begin draining; with ``force``, or when asked a second time, don't wait for what runs."""
+        if force or self.stop_asked.is_set():
+            self.force.set()
+        self.stop_asked.set()

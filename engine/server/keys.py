@@ -1,0 +1,71 @@
+"""API keys and the labels they stand for: whose request it is."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable, Mapping
+
+from engine.settings import SettingsError, StartSettings
+
+MOST_GUESTS = 1024
+
+
+class KeyRing:
+    """Configured keys and guest keys. Only digests are kept; comparing takes the same time whichever matches."""
+
+    def __init__(self, keys: Mapping[str, str]) -> None:
+        self._digests = {label: _digest(key) for label, key in keys.items()}
+        self._guests: dict[str, bytes] = {}
+
+    @property
+    def required(self) -> bool:
+        """True when requests without a known key are refused."""
+        return bool(self._digests)
+
+    def label(self, key: str) -> str | None:
+        """Label of a configured or guest key, ``None`` for an unknown one."""
+        digest = _digest(key)
+        found = None
+        for label, known in (*self._digests.items(), *self._guests.items()):
+            if hmac.compare_digest(digest, known):
+                found = label
+        return found
+
+    def mint(self, labels: Iterable[str]) -> dict[str, str]:
+        """New guest keys by label, valid until the engine ends; a label's former guest key ends. Raises ValueError."""
+        labels = list(labels)
+        if len(self._guests.keys() | labels) > MOST_GUESTS:
+            raise ValueError(f"at most {MOST_GUESTS} guest labels")
+        keys = {label: secrets.token_urlsafe(24) for label in labels}
+        self._guests |= {label: _digest(key) for label, key in keys.items()}
+        return keys
+
+
+def load_api_keys(settings: StartSettings) -> dict[str, str]:
+    """Label to key, from ``api_key`` and ``api_key_file``. Raises SettingsError naming the line at fault."""
+    lines = [("api_key", value) for value in settings.api_key]
+    if settings.api_key_file is not None:
+        try:
+            text = settings.api_key_file.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"api_key_file: {settings.api_key_file} cannot be read: {error}") from error
+        for number, line in enumerate(text.splitlines(), start=1):
+            if line.strip() and not line.lstrip().startswith("#"):
+                lines.append((f"{settings.api_key_file}, line {number}", line))
+    keys: dict[str, str] = {}
+    for origin, line in lines:
+        label, separator, key = (part.strip() for part in line.partition("="))
+        if not separator or not label or not key:
+            raise SettingsError(f"{origin}: an API key is written LABEL=KEY, for example laptop=s3cret")
+        if label in keys:
+            raise SettingsError(f"{origin}: the label {label!r} is given twice")
+        if key in keys.values():
+            raise SettingsError(f"{origin}: the key of {label!r} is given to another label as well")
+        keys[label] = key
+    return keys
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

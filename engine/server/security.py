@@ -1,0 +1,191 @@
+"""What every request passes before a route sees it. Deny by default: only ``/health`` answers without a key.
+
+Pure ASGI, outside the framework, so that unknown paths, wrong methods and errors are guarded like everything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from engine.server.errors import ApiError, log_unexpected
+from engine.server.keys import KeyRing
+
+PUBLIC_PATH = "/health"
+BODY_SILENCE = 60.0
+"""Seconds that a client may pause within a body."""
+LONGEST_ECHO = 128
+
+
+class HostRule:
+    """Which names a client may call this server by: loopback, the bind address, and ``--allowed-host``."""
+
+    def __init__(self, bind: str, allowed: list[str]) -> None:
+        self._names = {"localhost", bind.strip("[]").lower()} | {_host_name(name) for name in allowed}
+
+    def allows(self, name: str, local_address: str | None) -> bool:
+        """``local_address``: the address of this machine that the connection came in on."""
+        name = name.rstrip(".")
+        return name in self._names or name == local_address or is_loopback(name)
+
+
+class Outermost:
+    """Runs the app under the common rules: body limit, JSON content only, one error shape, nothing leaks.
+
+    ``hosts`` and ``keys`` are given for the public API; the unix socket is guarded by its file mode instead.
+    """
+
+    def __init__(
+        self, app: ASGIApp, max_body: int, *, hosts: HostRule | None = None, keys: KeyRing | None = None
+    ) -> None:
+        self._app, self._max_body, self._hosts, self._keys = app, max_body, hosts, keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = complete = False
+        headers = Headers(scope=scope)
+        echo = _echo(headers.get("x-request-id"))
+
+        async def reply(message: Message) -> None:
+            nonlocal started, complete
+            if message["type"] == "http.response.start":
+                started = True
+                out = MutableHeaders(scope=message)
+                out["x-content-type-options"] = "nosniff"
+                if echo:
+                    out["x-request-id"] = echo
+            else:
+                complete = not message.get("more_body", False)
+            await send(message)
+
+        try:
+            self._check(scope, headers)
+            body = await self._read_body(headers, receive)
+            await self._app(scope, _replay(body, receive), reply)
+        except _ClientLeftError:
+            return
+        except ApiError as error:
+            await error.response()(scope, receive, reply)
+        except Exception as error:  # the framework has logged and answered what the routes raised, and raises on
+            if not started:
+                await log_unexpected(error).response()(scope, receive, reply)
+            elif not complete:
+                raise ConnectionAbortedError("an error ended an answer that had begun") from None
+
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        """Host, Origin, key, content type and encoding. Raises ApiError."""
+        if self._hosts is not None:
+            self._check_names(self._hosts, scope, headers)
+        scope.setdefault("state", {})["user"] = self._user(scope, headers)
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            raise ApiError(415, "compressed bodies are not accepted: send plain JSON", code="unsupported_encoding")
+        content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        # A page can send other types across origins without asking the browser first.
+        from_page = "origin" in headers and scope["method"] not in ("GET", "HEAD", "OPTIONS")
+        if from_page and content_type != "application/json":
+            raise ApiError(415, "send the body as application/json", code="unsupported_content_type")
+
+    @staticmethod
+    def _check_names(hosts: HostRule, scope: Scope, headers: Headers) -> None:
+        local = (scope.get("server") or (None,))[0]
+        if "host" in headers and not hosts.allows(_host_name(headers["host"]), local):
+            raise ApiError(
+                421,
+                "this server is not known by that host name: start it with --allowed-host NAME",
+                code="host_refused",
+            )
+        if "origin" in headers:
+            origin = urlsplit(headers["origin"])
+            name = _host_name(origin.netloc) if origin.scheme in ("http", "https") else ""
+            if not name or not hosts.allows(name, local):
+                raise ApiError(
+                    403, "pages of that origin may not call this server: start it with --allowed-host NAME",
+                    code="origin_refused",
+                )  # fmt: skip
+
+    def _user(self, scope: Scope, headers: Headers) -> str:
+        """Label of the key, else the client's address. Raises ApiError 401."""
+        address = (scope.get("client") or ("local",))[0]
+        if self._keys is None:
+            return str(address)
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        label = self._keys.label(key.strip()) if scheme.lower() == "bearer" else None
+        public = scope["path"] == PUBLIC_PATH and scope["method"] in ("GET", "HEAD")
+        if label is None and self._keys.required and not public:
+            raise ApiError(
+                401,
+                "send a valid API key: 'Authorization: Bearer KEY'",
+                type="authentication_error",
+                code="invalid_api_key",
+                headers={"www-authenticate": "Bearer"},
+            )
+        return label or str(address)
+
+    async def _read_body(self, headers: Headers, receive: Receive) -> bytes:
+        length = headers.get("content-length", "")
+        # A refusal is sent while the client still writes; uvicorn then reads and drops the rest.
+        too_large = ApiError(413, f"the body is larger than {self._max_body} bytes", code="body_too_large")
+        if length.isdecimal() and int(length) > self._max_body:
+            raise too_large
+        body = bytearray()
+        more = True
+        while more:
+            try:
+                async with asyncio.timeout(BODY_SILENCE):
+                    message = await receive()
+            except TimeoutError:
+                raise ApiError(
+                    408,
+                    f"the body paused for {BODY_SILENCE:.0f} s",
+                    code="body_timeout",
+                    headers={"connection": "close"},
+                ) from None
+            if message["type"] == "http.disconnect":
+                raise _ClientLeftError
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > self._max_body:
+                raise too_large
+        return bytes(body)
+
+
+class _ClientLeftError(Exception):
+    pass
+
+
+def is_loopback(host: str) -> bool:
+    """True for ``localhost`` and the loopback addresses of both families."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _host_name(value: str) -> str:
+    """``NAS.local:8000`` → ``nas.local``, ``[::1]:8000`` → ``::1``."""
+    value = value.strip().lower().rpartition("@")[2]
+    if value.startswith("["):
+        return value[1:].partition("]")[0]
+    return value if value.count(":") > 1 else value.partition(":")[0]
+
+
+def _echo(value: str | None) -> str | None:
+    """A client's own request id, given back when it is short and printable; it never identifies anything here."""
+    return value if value and len(value) <= LONGEST_ECHO and value.isascii() and value.isprintable() else None
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """The body in one piece, then whatever the connection says."""
+    given = False
+
+    async def replay() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay

@@ -1,0 +1,143 @@
+"""Runs both applications in one asyncio loop, until a signal or the admin ends it; then drains."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from engine.loop import EngineLoop
+from engine.server.app import create_admin_app, create_app
+from engine.server.bridge import Bridge
+from engine.server.context import ServedModel, ServerContext
+from engine.server.intake import Intake
+from engine.server.keys import KeyRing, load_api_keys
+from engine.server.listeners import Listeners
+from engine.settings import StartSettings
+from engine.text.tokenizer import TextModel
+
+log = logging.getLogger("slotdeck.server")
+
+BODIES_HELD = 8
+"""Bodies of the largest size that may be in the intake at a time."""
+CLOSING_SECONDS = 2
+"""Time for answers that are complete to reach slow clients once everything else has ended."""
+POLL_SECONDS = 0.05
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are handled once for both servers, in ``serve``."""
+        yield
+
+
+async def serve(
+    engine: EngineLoop,
+    bridge: Bridge,
+    *,
+    text: TextModel,
+    model: ServedModel,
+    settings: StartSettings,
+    listeners: Listeners,
+    on_ready: Callable[[str], None],
+) -> int:
+    """Serve until SIGTERM, SIGINT or ``POST /admin/shutdown``; gives the exit code of the process, 0.
+
+    ``engine`` is started, delivers to ``bridge``, and is stopped by the caller afterwards, as are ``listeners``
+    closed. ``on_ready`` is called with the API's URL once both sockets answer. The first signal drains (new and
+    waiting requests are refused, running ones finish within ``drain_timeout``), the second one does not wait.
+    Signals are handled only in the main thread.
+    """
+    context = ServerContext(
+        engine=engine,
+        bridge=bridge,
+        text=text,
+        model=model,
+        settings=settings,
+        keys=KeyRing(load_api_keys(settings)),
+        intake=Intake(BODIES_HELD * settings.max_body),
+    )
+    bridge.attach(asyncio.get_running_loop())
+    servers = [_server(create_app(context)), _server(create_admin_app(context))]
+    sockets = [listeners.tcp, listeners.admin]
+    tasks = [asyncio.create_task(_run(server, sock)) for server, sock in zip(servers, sockets, strict=True)]
+    try:
+        with _signals(context):
+            while not all(server.started for server in servers):
+                if failed := [task for task in tasks if task.done()]:
+                    failed[0].result()
+                    raise RuntimeError("a server ended before it was ready")
+                await asyncio.sleep(0.01)
+            log.info("serving %s on %s, admin socket %s", model.id, listeners.url, listeners.admin_path)
+            on_ready(listeners.url)
+            await context.stop_asked.wait()
+            await _drain(context)
+            context.stopping.set()
+            for server in servers:
+                server.should_exit = True
+            await asyncio.gather(*tasks)
+    finally:
+        context.intake.close()
+        for task in tasks:
+            task.cancel()
+    log.info("stopped")
+    return 0
+
+
+async def _drain(context: ServerContext) -> None:
+    """Refuse newcomers, let running requests finish, cut what is left after the timeout or a second signal."""
+    engine = context.engine
+    log.info("draining: %d requests in flight", engine.num_in_flight)
+    engine.drain()
+    deadline = asyncio.get_running_loop().time() + context.settings.drain_timeout
+    while engine.num_in_flight and not context.force.is_set() and asyncio.get_running_loop().time() < deadline:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(POLL_SECONDS):
+                await context.force.wait()
+    if engine.num_in_flight:
+        log.warning("cutting %d requests that still run", engine.num_in_flight)
+    context.bridge.end_all("the server was stopped before the answer was complete")
+
+
+def _server(app: ASGIApp) -> _Server:
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=CLOSING_SECONDS,
+    )
+    return _Server(config)
+
+
+async def _run(server: _Server, listener: socket.socket) -> None:
+    await server.serve(sockets=[listener])
+
+
+@contextlib.contextmanager
+def _signals(context: ServerContext) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    handled = (signal.SIGTERM, signal.SIGINT)
+    for number in handled:
+        loop.add_signal_handler(number, context.ask_stop)
+    try:
+        yield
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,39 @@
+"""``/health``, ``/metrics`` and ``/slots``: what supervisors, Prometheus and scripts read. Never any text."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse, Response
+
+from engine.server.context import ServerContext
+from engine.server.openai_routes import GET
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# Whose request it is and its id stay with the admin: any client of the API can read this page.
+_PRIVATE = {"user", "request_id", "gaps"}
+
+
+def status_router(context: ServerContext) -> APIRouter:
+    """The status routes over ``context``."""
+    router = APIRouter()
+
+    @router.api_route("/health", methods=GET)
+    async def health() -> Response:
+        state, reason = context.engine.health()
+        if state == "ok":
+            return JSONResponse({"status": "ok"})
+        return JSONResponse({"status": state, "reason": reason}, status_code=503)
+
+    @router.api_route("/metrics", methods=GET)
+    async def metrics() -> Response:
+        page = await asyncio.to_thread(context.engine.metrics_text)
+        return Response(page, headers={"content-type": METRICS_TYPE})
+
+    @router.api_route("/slots", methods=GET)
+    async def slots() -> Response:
+        frame, _ = context.engine.frame(0, context.engine.telemetry.event_cursor)
+        return JSONResponse([slot.model_dump(exclude=_PRIVATE) for slot in frame.slots])
+
+    return router

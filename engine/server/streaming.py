@@ -1,0 +1,147 @@
+"""Answers on the wire: one JSON document, or server-sent events; and a client that leaves is noticed at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
+
+from fastapi.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from engine.server.errors import ApiError, log_unexpected
+from engine.server.generation import Generation
+
+HEARTBEAT = b": waiting\n\n"
+DONE = b"data: [DONE]\n\n"
+
+Result = TypeVar("Result")
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection before its answer was complete."""
+
+
+class ClientWatch:
+    """Listens for the end of the connection while the answer is made. Start it when the body has been read."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._task = asyncio.create_task(self._wait(receive))
+
+    @staticmethod
+    async def _wait(receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async def race(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Result of ``work``; raises ClientGoneError, and cancels it, when the client leaves first."""
+        task = asyncio.create_task(work)
+        try:
+            await asyncio.wait({task, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not task.done():
+                task.cancel()
+        if task.cancelled() or not task.done():
+            raise ClientGoneError
+        return task.result()
+
+    def when_gone(self, call: Callable[[], None]) -> None:
+        self._task.add_done_callback(lambda task: None if task.cancelled() else call())
+
+    def close(self) -> None:
+        self._task.cancel()
+
+
+class EventStream(Response):
+    """``text/event-stream`` of one generation: role with the first text, text, finish reason, usage, ``[DONE]``.
+
+    Headers go out at once; ``: waiting`` is sent after every ``heartbeat`` seconds without a byte. A failure after
+    that is one error event, then ``[DONE]``.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, generation: Generation, watch: ClientWatch, model_id: str, heartbeat: float) -> None:
+        # No proxy may collect the stream before passing it on.
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._generation, self._watch, self._heartbeat = generation, watch, heartbeat
+        shared = {
+            "id": generation.id,
+            "object": "chat.completion.chunk",
+            "created": generation.created,
+            "model": model_id,
+        }
+        self._head = json.dumps(shared)[:-1]
+        self._tail = ', "usage": null' if generation.chat.include_usage else ""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async for chunk in self._chunks():
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self._generation.close()
+            self._watch.close()
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        started = False
+        try:
+            async for piece in self._generation.pieces(self._heartbeat):
+                if piece is None:
+                    yield HEARTBEAT
+                    continue
+                chunk = b""
+                if not started:
+                    started = True
+                    chunk += self._event({"role": "assistant", "content": ""}, None)
+                if piece.text:
+                    chunk += self._event({"content": piece.text}, None)
+                if piece.finish_reason:
+                    chunk += self._event({}, piece.finish_reason)
+                yield chunk
+        except ApiError as error:
+            yield _error_event(error)
+        except Exception as error:
+            yield _error_event(log_unexpected(error))
+        else:
+            if self._generation.chat.include_usage:
+                usage = json.dumps(self._generation.usage())
+                yield f'data: {self._head}, "choices": [], "usage": {usage}}}\n\n'.encode()
+        yield DONE
+
+    def _event(self, delta: dict[str, str], finish_reason: str | None) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        return f'data: {self._head}, "choices": [{json.dumps(choice)}]{self._tail}}}\n\n'.encode()
+
+
+def _error_event(error: ApiError) -> bytes:
+    return f"data: {json.dumps(error.body())}\n\n".encode()
+
+
+async def complete(generation: Generation, model_id: str) -> JSONResponse:
+    """The whole answer as one document. Raises ApiError when it failed."""
+    text, finish_reason = [], None
+    async for piece in generation.pieces(None):
+        if piece is not None:
+            text.append(piece.text)
+            finish_reason = piece.finish_reason
+    return JSONResponse(
+        {
+            "id": generation.id,
+            "object": "chat.completion",
+            "created": generation.created,
+            "model": model_id,
+            "choices": [
+                {
+                    "index": 0,
+                    "message": {"role": "assistant", "content": "".join(text)},
+                    "logprobs": None,
+                    "finish_reason": finish_reason,
+                }
+            ],
+            "usage": generation.usage(),
+        }
+    )
