@@ -19,7 +19,8 @@ from console.cli.admin import AdminClient, AdminError
 from console.cli.engine_process import ENGINE_COMMAND, EngineExitedError, EngineProcess
 from console.cli.exits import FAILED, PORT_IN_USE, USAGE, fail, say
 from console.cli.flags import check_settings
-from console.cli.terminal import is_terminal, supervise
+from console.cli.terminal import supervise
+from console.terminal import terminal_problem
 from engine.settings import SETTINGS, default_socket, state_folder, to_environment
 from engine.telemetry.frame import Frame
 
@@ -37,8 +38,8 @@ def serve_in_foreground(explicit: dict[str, Any]) -> NoReturn:
 def host_console(explicit: dict[str, Any]) -> int:
     """Attach the console to the running engine or to one started with ``explicit`` settings. Returns the exit code."""
     settings = check_settings(explicit)
-    if not is_terminal():
-        say("no terminal here, so no console; serving headless (stop with SIGTERM or ctrl+c)")
+    if (problem := terminal_problem()) is not None:
+        say(f"{problem}; serving headless instead")
         serve_in_foreground(explicit)
     socket = settings.socket or default_socket()
     admin = AdminClient(socket)

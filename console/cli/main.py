@@ -70,11 +70,11 @@ def attach(context: typer.Context, socket: SocketOption = None) -> None:
     explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
     from console.cli.admin import AdminClient
     from console.cli.hosting import attach_notices, running_engine, show_console
-    from console.cli.terminal import is_terminal
+    from console.terminal import terminal_problem
     from engine.settings import default_socket
 
-    if not is_terminal():
-        fail("attach needs a terminal to draw on; run it in one (over SSH: ssh -t)", USAGE)
+    if (problem := terminal_problem()) is not None:
+        fail(f"{problem}; over SSH, `ssh -t` gives one", USAGE)
     path = check_settings(explicit).socket or default_socket()
     admin = AdminClient(path)
     frame = running_engine(admin)

@@ -25,11 +25,6 @@ RESET = (
 )
 
 
-def is_terminal() -> bool:
-    """True when a person can read and type here: stdin and stdout are a terminal that can address its cursor."""
-    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb")
-
-
 def reset_terminal(modes: list[Any] | None) -> None:
     """Put the terminal on stdout right: escape modes off, line settings ``modes`` back, unread input dropped."""
     try:
@@ -93,8 +88,6 @@ def _run_child(console: Callable[[], int], alive: int, modes: list[Any] | None) 
         os._exit(FAILED)
 
     threading.Thread(target=watch_parent, name="parent-watch", daemon=True).start()
-    if not os.isatty(2):
-        os.dup2(1, 2)  # The screen is drawn through stderr.
     try:
         code = console()
     except BaseException as error:

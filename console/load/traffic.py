@@ -13,14 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-import httpx
+from httpx import AsyncClient
 
+from console.cli.admin import AdminClient, AdminError, NoEngineError
 from console.load import Kind
 from console.load.client import Endpoint, RequestFailedError, UnreachableError, base_url, discover, make_client
 from console.load.prompts import user_name
 from console.load.tally import Tally
 from console.load.users import SimulatedUser
-from engine.telemetry.frame import Frame
 
 GIVE_UP_SECONDS = 30.0
 """A server that cannot be reached for this long is gone for good."""
@@ -86,16 +86,15 @@ class Target:
             return await discover(client, url, api_key, self._model)
 
     async def _guests(self, socket: Path, names: list[str]) -> tuple[str, dict[str, str]]:
-        transport = httpx.AsyncHTTPTransport(uds=str(socket))
+        admin = AdminClient(socket)
         try:
-            async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=10) as admin:
-                frame = Frame.model_validate_json((await admin.get("/admin/frame")).raise_for_status().content)
-                minted = await admin.post("/admin/guest-keys", json={"labels": names})
-                keys = minted.raise_for_status().json()["keys"]
-        except httpx.TransportError as error:
+            frame = await asyncio.to_thread(admin.frame)
+            minted = await asyncio.to_thread(admin.call, "POST", "/admin/guest-keys", {"labels": names})
+            keys: dict[str, str] = minted["keys"]
+        except NoEngineError as error:
             raise UnreachableError("connection", f"no engine runs on {socket}; `slotdeck` starts one") from error
-        except (httpx.HTTPStatusError, ValueError, KeyError) as error:
-            raise RequestFailedError("admin", f"the engine on {socket} gave no guest keys: {error}") from error
+        except AdminError as error:
+            raise RequestFailedError("admin", str(error)) from error
         url = frame.engine.url or ""
         for unspecified, loopback in UNSPECIFIED.items():
             url = url.replace(unspecified, loopback)
@@ -163,7 +162,7 @@ async def run_traffic(
 
 
 def _user(
-    client: httpx.AsyncClient, endpoint: Endpoint, tally: Tally, target: Target, *, name: str, kind: Kind, seed: int
+    client: AsyncClient, endpoint: Endpoint, tally: Tally, target: Target, *, name: str, kind: Kind, seed: int
 ) -> SimulatedUser:
     async def renew() -> Endpoint:
         # Minting one label again replaces that label's key alone, so users renew independently of each other.
