@@ -1,0 +1,130 @@
+"""The decoder of the Llama family, lean: plain functions over fused weights.
+
+At this size the overhead of a module tree would cost more than the matrix products, so a step is one loop over layers
+with about twenty tensor operations each: Q, K and V are one product, gate and up another. Residuals, norms and rotary
+embedding are computed in 32 bit, whatever the weights.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from engine.model.attention import AttentionLayout, attention_for
+from engine.model.config import ModelConfig
+from engine.model.kv_store import KVStore
+from engine.model.linear import Linear
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One layer. Norm weights are fp32 [hidden]; products as in :data:`engine.model.linear.Linear`."""
+
+    input_norm: torch.Tensor
+    qkv: Linear
+    output: Linear
+    mlp_norm: torch.Tensor
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderWeights:
+    """All weights of a model, ready to multiply."""
+
+    embedding: torch.Tensor
+    """[vocab, hidden] in the type of the weights."""
+    layers: tuple[LayerWeights, ...]
+    norm: torch.Tensor
+    head: Linear
+    inverse_frequencies: torch.Tensor
+    """fp32 [head_dim / 2], scaling applied."""
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A flat batch on the device: T tokens of any number of sequences."""
+
+    token_ids: torch.Tensor
+    """int64 [T]"""
+    positions: torch.Tensor
+    """int64 [T]"""
+    token_rows: torch.Tensor
+    """int64 [T x kv_heads]: where K and V go, see KVStore.token_rows."""
+    layout: AttentionLayout
+    logit_rows: torch.Tensor
+    """int64 [R]: tokens whose logits are needed."""
+
+
+class Decoder:
+    """Computes a flat batch. Not thread-safe: one step at a time."""
+
+    def __init__(self, config: ModelConfig, weights: DecoderWeights) -> None:
+        self.config = config
+        self.weights = weights
+        self._attention = attention_for(weights.device)
+
+    def forward(self, batch: Batch, store: KVStore) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run one step and write its K and V into ``store``.
+
+        Returns the logits, fp32 [R, vocab], of ``batch.logit_rows``, and bool [T]: whether all that was computed for
+        a token is finite (a value that is not stays in its token's residual, so the last one tells).
+        """
+        config, weights = self.config, self.weights
+        hidden_size, eps, dtype = config.hidden_size, config.rms_norm_eps, weights.dtype
+        heads, kv_heads, width = config.num_heads, config.num_kv_heads, config.head_dim
+        inner = config.intermediate_size
+        tokens = batch.token_ids.shape[0]
+        cosine, sine = rotary(batch.positions, weights.inverse_frequencies)
+        hidden = F.embedding(batch.token_ids, weights.embedding).float()
+        mixed = torch.empty(tokens, heads * width, dtype=dtype, device=hidden.device)
+        mixed_by_head = mixed.view(tokens, heads, width)
+        shape = (hidden_size,)
+        for number, layer in enumerate(weights.layers):
+            normed = F.rms_norm(hidden, shape, layer.input_norm, eps).to(dtype)
+            qkv = layer.qkv(normed).view(tokens, heads + 2 * kv_heads, width)
+            turned = rotate(qkv[:, : heads + kv_heads].float(), cosine, sine)
+            store.write(number, batch.token_rows, turned[:, heads:], qkv[:, heads + kv_heads :])
+            self._attention(turned[:, :heads], store, number, batch.layout, mixed_by_head)
+            hidden += layer.output(mixed)
+            normed = F.rms_norm(hidden, shape, layer.mlp_norm, eps).to(dtype)
+            gate_up = layer.gate_up(normed)
+            hidden += layer.down(F.silu(gate_up[:, :inner]).mul_(gate_up[:, inner:]))
+        rows = hidden.index_select(0, batch.logit_rows)
+        logits = weights.head(F.rms_norm(rows, shape, weights.norm, eps).to(dtype))
+        return logits.float(), torch.isfinite(hidden).all(-1)
+
+
+def rotary(positions: torch.Tensor, inverse_frequencies: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosine and sine for ``positions`` [T], each fp32 [T, 1, head_dim]; the sine's first half is negated."""
+    angles = positions.float()[:, None] * inverse_frequencies
+    cosine, sine = angles.cos(), angles.sin()
+    return torch.cat((cosine, cosine), -1)[:, None], torch.cat((-sine, sine), -1)[:, None]
+
+
+def rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding of ``x`` [T, heads, head_dim] fp32: halves are pairs; a roll brings each to its partner."""
+    return torch.addcmul(x * cosine, x.roll(x.shape[-1] // 2, -1), sine)
+
+
+def inverse_frequencies(config: ModelConfig, factors: torch.Tensor | None = None) -> torch.Tensor:
+    """Rotary frequencies, fp32 [head_dim / 2], with the config's scaling, or divided by ``factors`` if given."""
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
+    frequencies = 1.0 / (config.rope_theta**exponents)
+    scaling = config.rope_scaling
+    if factors is not None:
+        return frequencies / factors
+    if scaling.kind == "linear":
+        return frequencies / scaling.factor
+    if scaling.kind == "llama3":
+        # Long waves are stretched by the factor, short ones kept, those between blended.
+        wavelength = 2 * math.pi / frequencies
+        low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+        blend = ((scaling.original_positions / wavelength - low) / (high - low)).clamp(0, 1)
+        return (1 - blend) * frequencies / scaling.factor + blend * frequencies
+    return frequencies

@@ -1,0 +1,159 @@
+"""A GGUF file as a checkpoint: metadata, tensors under Hugging Face names, dequantised on the way out.
+
+The `gguf` package reads and dequantises. Two things are ours: long string arrays (vocabulary, merges) are skipped at
+reading and decoded only when a tokenizer must be built, and llama.cpp's row order of Q and K is undone.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType
+from gguf.quants import dequantize
+
+from engine.model.config import ModelConfig, config_from_gguf
+from engine.model.errors import ModelError
+
+_LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_TOP_NAMES = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+    "rope_freqs.weight": "rope_freqs.weight",
+}
+_PLAIN_TYPES = {GGMLQuantizationType.F32, GGMLQuantizationType.F16}
+
+
+class _Reader(GGUFReader):
+    """GGUFReader that keeps an array as one span: a vocabulary costs milliseconds instead of seconds."""
+
+    def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[GGUFValueType]]:
+        if GGUFValueType(raw_type) != GGUFValueType.ARRAY:
+            return super()._get_field_parts(orig_offs, raw_type)
+        item_type, length = struct.unpack_from(f"{self._order}IQ", self.data, orig_offs)
+        kind, start = GGUFValueType(item_type), orig_offs + 12
+        if kind in self.gguf_scalar_to_np:
+            values = self._get(start, self.gguf_scalar_to_np[kind], length)
+            return 12 + values.nbytes, [values], [0], [GGUFValueType.ARRAY, kind]
+        if kind != GGUFValueType.STRING:
+            return super()._get_field_parts(orig_offs, raw_type)
+        read_length, buffer, end = struct.Struct(f"{self._order}Q").unpack_from, memoryview(self.data), start
+        for _ in range(length):
+            end += 8 + read_length(buffer, end)[0]
+        return end - orig_offs, [self.data[start:end]], [0], [GGUFValueType.ARRAY, kind]
+
+    @property
+    def _order(self) -> str:
+        """Byte order of the file, as `struct` writes it."""
+        return "<" if (sys.byteorder == "little") != (self.byte_order == "S") else ">"
+
+    def span(self, name: str) -> bytes:
+        """The raw bytes of a field's value; empty when there is no such field."""
+        field = self.fields.get(name)
+        return b"" if field is None else b"".join(bytes(field.parts[index]) for index in field.data)
+
+    def strings(self, name: str) -> list[str]:
+        """Decode an array of strings; empty when there is none of that name."""
+        span, offset, result = self.span(name), 0, []
+        read_length = struct.Struct(f"{self._order}Q").unpack_from
+        while offset < len(span):
+            start = offset + 8
+            offset = start + read_length(span, offset)[0]
+            result.append(span[start:offset].decode("utf-8", "surrogateescape"))
+        return result
+
+    def numbers(self, name: str) -> list[int]:
+        """An array of numbers; empty when there is none of that name."""
+        field = self.fields.get(name)
+        return [] if field is None else [int(value) for value in field.parts[field.data[0]].tolist()]
+
+
+class GGUFCheckpoint:
+    """The tensors of a GGUF file of architecture llama, by their Hugging Face names.
+
+    Raises ModelError when the file is damaged, of another architecture, or holds a tensor that the decoder would not
+    know what to do with.
+    """
+
+    def __init__(self, path: Path, id: str) -> None:
+        self.path = path
+        try:
+            self.reader = _Reader(path)
+        except (ValueError, KeyError, IndexError, struct.error, OSError, UnicodeDecodeError) as error:
+            raise ModelError(f"{path} is not a readable GGUF file ({error}). Fetch it again.") from error
+        scalars = {
+            name: field.contents()
+            for name, field in self.reader.fields.items()
+            if field.types and field.types[0] != GGUFValueType.ARRAY
+        }
+        tensors = {tensor.name: tensor for tensor in self.reader.tensors}
+        if scalars.get("general.architecture") == "llama" and "token_embd.weight" not in tensors:
+            raise ModelError(f"{path.name}: the file holds no token_embd.weight; it is not a whole model.")
+        shape = tensors["token_embd.weight"].shape if "token_embd.weight" in tensors else (0, 0)
+        self.metadata = scalars
+        self.config: ModelConfig = config_from_gguf(
+            scalars, id, vocab_size=int(shape[1]), tied="output.weight" not in tensors
+        )
+        self._tensors = {_hugging_face_name(name): tensor for name, tensor in tensors.items()}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every tensor, rows first as torch has them."""
+        return {name: tuple(int(size) for size in reversed(t.shape)) for name, t in self._tensors.items()}
+
+    @property
+    def largest_tensor(self) -> int:
+        """Values in the largest tensor: what is held in 32 bit for a moment while it is converted."""
+        return max(int(tensor.n_elements) for tensor in self._tensors.values())
+
+    def get(self, name: str) -> torch.Tensor:
+        """The tensor in 32 bit (16 bit if stored so). Safe to call from several threads."""
+        tensor = self._tensors[name]
+        kind = tensor.tensor_type
+        try:
+            values = tensor.data if kind in _PLAIN_TYPES else dequantize(tensor.data, kind)
+        except NotImplementedError as error:
+            raise ModelError(
+                f"{self.path.name}: {name} is stored as {kind.name}, which cannot be read."
+                " Use a file in Q8_0, Q6_K, Q5_K, Q4_K, Q4_0, Q4_1, F16, BF16 or F32."
+            ) from error
+        result = torch.from_numpy(np.array(values) if values is tensor.data else values)
+        if name.endswith("q_proj.weight"):
+            return _rotate_half_order(result, self.config.num_heads)
+        if name.endswith("k_proj.weight"):
+            return _rotate_half_order(result, self.config.num_kv_heads)
+        return result
+
+    def rope_factors(self) -> torch.Tensor | None:
+        """Divisors of the rotary frequencies [head_dim / 2] (how llama.cpp stores llama3 scaling), or None."""
+        return self.get("rope_freqs.weight").float() if "rope_freqs.weight" in self._tensors else None
+
+
+def _rotate_half_order(weight: torch.Tensor, heads: int) -> torch.Tensor:
+    """Undo llama.cpp's order of Q and K rows (pairs interleaved) into halves, as rotate_half wants them."""
+    rows, columns = weight.shape
+    return weight.view(heads, rows // heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)
+
+
+def _hugging_face_name(name: str) -> str:
+    if name in _TOP_NAMES:
+        return _TOP_NAMES[name]
+    parts = name.split(".")
+    if len(parts) == 4 and parts[0] == "blk" and parts[2] in _LAYER_NAMES:
+        return f"model.layers.{parts[1]}.{_LAYER_NAMES[parts[2]]}.{parts[3]}"
+    return name

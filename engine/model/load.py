@@ -1,0 +1,240 @@
+"""From a name to a model in memory: find it, check it, say what it takes, convert its weights.
+
+A source is the embedded model, a GGUF file, a Hugging Face folder, or a hub id. A local path and anything already in a
+cache never touch the network, and code from a model is never run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from engine.model.attention import Span, build_layout
+from engine.model.checkpoint import Checkpoint, HuggingFaceCheckpoint, check_tensors
+from engine.model.config import ModelConfig
+from engine.model.decoder import Batch, Decoder, DecoderWeights, LayerWeights, inverse_frequencies
+from engine.model.errors import ModelError, human_bytes
+from engine.model.fetch import EMBEDDED_ID, embedded_model_path
+from engine.model.gguf_file import GGUFCheckpoint
+from engine.model.gguf_tokenizer import tokenizer_folder
+from engine.model.hub import hub_folder
+from engine.model.kv_store import KVStore
+from engine.model.linear import make_linear, packing_works
+from engine.model.machine import DTYPES, available_memory, choose_device, choose_dtype
+
+logger = logging.getLogger(__name__)
+
+EMBEDDED = "smollm2"
+"""The source that means the embedded model."""
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model that was found and checked but not loaded: what it is and what it will take."""
+
+    checkpoint: Checkpoint
+    tokenizer_folder: Path
+    device: torch.device
+    weights: str
+    """"fp32" or "bf16": the type the weights will have."""
+    weight_bytes: int
+    """Memory of the weights once loaded."""
+    peak_bytes: int
+    """Memory taken while loading."""
+    notes: tuple[str, ...]
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.checkpoint.config
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to compute."""
+
+    config: ModelConfig
+    decoder: Decoder
+    tokenizer_folder: Path
+    """A folder that `transformers.AutoTokenizer.from_pretrained` opens offline."""
+    weights: str
+    """"fp32" or "bf16"."""
+    device: torch.device
+    weight_bytes: int
+    load_seconds: float
+    notes: tuple[str, ...]
+    """Sentences the admin should know for good."""
+
+    @property
+    def id(self) -> str:
+        return self.config.id
+
+
+def load_model(source: str, *, weights: str = "auto", device: str = "auto") -> LoadedModel:
+    """Find, check and load a model; see :func:`find_model` for the arguments and what is refused.
+
+    Also refused: a model whose weights don't fit into memory, and one that computes NaN or infinity at once.
+    """
+    start = time.monotonic()
+    found = find_model(source, weights=weights, device=device)
+    config = found.config
+    free = available_memory(found.device)
+    logger.info(
+        "loading %s: %s parameters, %s of memory as %s on %s (%s available)",
+        config.id, f"{config.num_parameters:,}", human_bytes(found.weight_bytes), found.weights, found.device,
+        human_bytes(free),
+    )  # fmt: skip
+    if found.peak_bytes > free:
+        smaller = "" if found.weights == "bf16" else ", take --weights bf16 (half of it)"
+        raise ModelError(
+            f"{config.id} needs {human_bytes(found.peak_bytes)} while loading as {found.weights}, but only"
+            f" {human_bytes(free)} are available on {found.device}. Use a smaller model{smaller} or free some memory."
+        )
+    with torch.inference_mode():
+        decoder = Decoder(config, _convert(found))
+        _check_first_forward(decoder)
+    seconds = time.monotonic() - start
+    logger.info("loaded %s in %.1f s", config.id, seconds)
+    return LoadedModel(
+        config=config,
+        decoder=decoder,
+        tokenizer_folder=found.tokenizer_folder,
+        weights=found.weights,
+        device=found.device,
+        weight_bytes=found.weight_bytes,
+        load_seconds=seconds,
+        notes=found.notes,
+    )
+
+
+def find_model(source: str, *, weights: str = "auto", device: str = "auto") -> ModelSource:
+    """Find a model and check everything that can be checked before its weights are read.
+
+    ``source``: "smollm2" (embedded, fetched on first use), a .gguf file, a folder with config.json and safetensors, or
+    a hub id ("org/name"). ``weights``: "auto", "fp32", "bf16". ``device``: "auto", "cpu", "cuda", "cuda:N".
+    Raises ModelError: not found, damaged, incomplete, of an unsupported family, no such device.
+    """
+    place = choose_device(device)
+    dtype_name, reason = choose_dtype(weights, place)
+    checkpoint, folder = _open(source)
+    check_tensors(checkpoint)
+    notes = [reason]
+    if not checkpoint.config.stop_token_ids:
+        notes.append("The model names no end token: answers end only at max_tokens or the context.")
+    weight_bytes, temporary = _estimate(checkpoint, DTYPES[dtype_name], place)
+    return ModelSource(
+        checkpoint=checkpoint,
+        tokenizer_folder=folder,
+        device=place,
+        weights=dtype_name,
+        weight_bytes=weight_bytes,
+        peak_bytes=weight_bytes + temporary,
+        notes=tuple(notes),
+    )
+
+
+def _open(source: str) -> tuple[Checkpoint, Path]:
+    if source == EMBEDDED:
+        return _open_gguf(embedded_model_path(), EMBEDDED_ID)
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return HuggingFaceCheckpoint(path, path.resolve().name), path
+    if path.is_file():
+        if path.suffix.lower() != ".gguf":
+            raise ModelError(
+                f"{path} is not a .gguf file; for safetensors, point --model at the folder that holds them."
+            )
+        return _open_gguf(path, path.stem)
+    if path.suffix.lower() == ".gguf" or not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", source):
+        raise ModelError(
+            f"no model at {source!r}: --model takes {EMBEDDED} (embedded), a folder with config.json and safetensors,"
+            " a .gguf file, or a hub id like org/name."
+        )
+    folder = hub_folder(source)
+    return HuggingFaceCheckpoint(folder, source), folder
+
+
+def _open_gguf(path: Path, id: str) -> tuple[Checkpoint, Path]:
+    checkpoint = GGUFCheckpoint(path, id)
+    return checkpoint, tokenizer_folder(checkpoint)
+
+
+def _estimate(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> tuple[int, int]:
+    """Bytes of the loaded weights, and bytes needed beside them for a moment while loading."""
+    config = checkpoint.config
+    values = config.num_parameters
+    if config.tie_embeddings and device.type == "cpu" and packing_works(dtype):
+        values += config.vocab_size * config.hidden_size  # rows to look up, and a packed copy to multiply with
+    layer = config.hidden_size * (config.intermediate_size * 3 + config.num_heads * config.head_dim * 4)
+    return values * dtype.itemsize, 4 * (checkpoint.largest_tensor + _workers() * layer)
+
+
+def _workers() -> int:
+    return min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+def _convert(found: ModelSource) -> DecoderWeights:
+    """Read, fuse, convert and pack all weights; several layers at a time."""
+    checkpoint, config, device = found.checkpoint, found.config, found.device
+    dtype = DTYPES[found.weights]
+
+    def get(*names: str) -> torch.Tensor:
+        parts = [checkpoint.get(f"{name}.weight") for name in names]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(device=device, dtype=dtype)
+
+    def norm(name: str) -> torch.Tensor:
+        return checkpoint.get(f"{name}.weight").to(device=device, dtype=torch.float32)
+
+    def layer(number: int) -> LayerWeights:
+        prefix = f"model.layers.{number}"
+        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        with torch.inference_mode():  # holds per thread
+            return LayerWeights(
+                input_norm=norm(f"{prefix}.input_layernorm"),
+                qkv=make_linear(get(f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj")),
+                output=make_linear(get(f"{attention}.o_proj")),
+                mlp_norm=norm(f"{prefix}.post_attention_layernorm"),
+                gate_up=make_linear(get(f"{mlp}.gate_proj", f"{mlp}.up_proj")),
+                down=make_linear(get(f"{mlp}.down_proj")),
+            )
+
+    with ThreadPoolExecutor(_workers()) as pool:
+        layers = pool.map(layer, range(config.num_layers))
+        embedding = get("model.embed_tokens")
+        head = embedding if config.tie_embeddings else get("lm_head")
+        return DecoderWeights(
+            embedding=embedding,
+            layers=tuple(layers),
+            norm=norm("model.norm"),
+            head=make_linear(head),
+            inverse_frequencies=inverse_frequencies(config, checkpoint.rope_factors()).to(device),
+            dtype=dtype,
+            device=device,
+        )
+
+
+def _check_first_forward(decoder: Decoder) -> None:
+    """Compute a few tokens: weights that overflow or are damaged are found here, not by the first user."""
+    config, device = decoder.config, decoder.weights.device
+    count = min(4, config.max_positions)
+    store = KVStore(config, 1, decoder.weights.dtype, device)
+    positions = torch.arange(count, device=device)
+    batch = Batch(
+        token_ids=positions % config.vocab_size,
+        positions=positions,
+        token_rows=store.token_rows(positions),
+        layout=build_layout([Span(0, count, [0])], store, device),
+        logit_rows=positions,
+    )
+    logits, finite = decoder.forward(batch, store)
+    if not (bool(finite.all()) and bool(torch.isfinite(logits).all())):
+        raise ModelError(
+            f"{config.id} computes NaN or infinity on its first tokens: its weights are damaged or were trained for"
+            " another type. Fetch the model again, or try --weights fp32."
+        )
