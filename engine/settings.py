@@ -183,8 +183,14 @@ def state_folder() -> Path:
 
 
 def default_socket() -> Path:
-    """The admin socket of this user's engine."""
-    return platformdirs.user_runtime_path(APP_NAME) / "engine.sock"
+    """The admin socket of this user's engine: in the runtime folder, else in the state folder.
+
+    Not in a shared ``/tmp``, where another user could stand in its place.
+    """
+    named = os.environ.get("XDG_RUNTIME_DIR")
+    runtime = Path(named) if named else Path(f"/run/user/{os.getuid()}")
+    folder = runtime / APP_NAME if named or os.access(runtime, os.W_OK) else state_folder()
+    return folder / "engine.sock"
 
 
 def load_settings(command_line: dict[str, Any] | None = None) -> StartSettings:

@@ -116,7 +116,7 @@ def test_con_11_one_slot_and_a_queue_of_one_take_two_of_six() -> None:
     engine = Engine(slots=1, queue=1)
     taken = [engine.add(4), engine.add(4)]
     for _ in range(4):
-        with pytest.raises(QueueFullError, match="1 of 1|2 of 1|queue is full"):
+        with pytest.raises(QueueFullError, match="the queue is full"):
             engine.add(4)
     engine.step()
     assert [request.state for request in taken] == [State.RUNNING, State.WAITING]

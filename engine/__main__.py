@@ -1,0 +1,153 @@
+"""``python -m engine``: the engine process. ``serve`` runs it, ``model`` fetches and describes models.
+
+Exit codes: 0 ended well, 1 failed, 2 a bad setting or argument, 3 port or socket in use, 70 a step was wedged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import sys
+
+# Before anything imports tokenizers or torch: tokenising runs in threads of our own, and nothing is ever sent out.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
+from engine.settings import SettingsError, StartSettings, load_settings
+
+OK, FAILED, USAGE = 0, 1, 2
+log = logging.getLogger("slotdeck.engine")
+
+
+def say(text: str) -> None:
+    """A line for whoever watches the start; the console shows the newest one."""
+    print(f"slotdeck: {text}", flush=True)
+
+
+def serve(settings: StartSettings) -> int:
+    """Serve until told to stop. Gives the exit code."""
+    from engine.model.errors import ModelError
+    from engine.server.listeners import ListenError, open_listeners
+    from engine.server.serve import serve as serve_http
+    from engine.start import start_engine
+
+    try:
+        with open_listeners(settings) as listeners:
+            engine = start_engine(settings, listeners.url, say)
+            limits = engine.loop.limits
+
+            def ready(url: str) -> None:
+                say(
+                    f"serving {engine.model.id} on {url}: {limits.slots} slots, context {limits.context} per request, "
+                    f"KV pool {engine.loop.pool_tokens} tokens, queue {limits.queue}, prefill budget {limits.budget}"
+                )
+
+            try:
+                return asyncio.run(
+                    serve_http(
+                        engine.loop,
+                        engine.bridge,
+                        text=engine.text,
+                        model=engine.model,
+                        settings=settings,
+                        listeners=listeners,
+                        on_ready=ready,
+                    )
+                )
+            finally:
+                engine.loop.stop()
+    except ListenError as error:
+        say(str(error))
+        return error.exit_code
+    except SettingsError as error:
+        say(str(error))
+        return USAGE
+    except ModelError as error:
+        say(str(error))
+        return FAILED
+
+
+def fetch_model() -> int:
+    """Fetch the embedded model into the cache, if it is not there."""
+    from engine.model.errors import ModelError
+    from engine.model.fetch import embedded_model_path
+
+    try:
+        print(embedded_model_path())
+    except ModelError as error:
+        say(str(error))
+        return FAILED
+    return OK
+
+
+def describe_model(source: str, as_json: bool) -> int:
+    """Say what a model is and what it will take, without loading it."""
+    from engine.model.errors import ModelError, human_bytes
+    from engine.model.load import find_model
+
+    try:
+        found = find_model(source)
+    except ModelError as error:
+        say(str(error))
+        return FAILED
+    config = found.config
+    per_token = config.kv_bytes_per_token(2)
+    if as_json:
+        facts = {
+            "id": config.id,
+            "architecture": config.architecture,
+            "layers": config.num_layers,
+            "hidden_size": config.hidden_size,
+            "heads": config.num_heads,
+            "kv_heads": config.num_kv_heads,
+            "head_dim": config.head_dim,
+            "vocabulary": config.vocab_size,
+            "trained_context": config.max_positions,
+            "parameters": config.num_parameters,
+            "weights": found.weights,
+            "weight_bytes": found.weight_bytes,
+            "kv_bytes_per_token_16_bit": per_token,
+            "device": str(found.device),
+            "notes": list(found.notes),
+        }
+        print(json.dumps(facts, indent=2))
+        return OK
+    print(f"{config.id}: {config.architecture}, {config.num_parameters:,} parameters, {config.num_layers} layers")
+    print(f"  heads {config.num_heads}, KV heads {config.num_kv_heads}, head dim {config.head_dim}")
+    print(f"  trained context {config.max_positions} tokens, vocabulary {config.vocab_size}")
+    print(f"  weights {found.weights} on {found.device}: {human_bytes(found.weight_bytes)}")
+    print(f"  KV {human_bytes(per_token)} per token in 16 bit, {human_bytes(2 * per_token)} in fp32")
+    for note in found.notes:
+        print(f"  {note}")
+    return OK
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="slotdeck", description=__doc__.split("\n\n")[0] if __doc__ else None)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("serve", help="serve; settings come from SLOTDECK_* variables and config.toml")
+    model = commands.add_parser("model", help="fetch or describe a model", prog="slotdeck model")
+    actions = model.add_subparsers(dest="action", required=True)
+    actions.add_parser("fetch", help="fetch the embedded model into the cache, if it is not there")
+    info = actions.add_parser("info", help="what a model is and what memory it takes, without loading it")
+    info.add_argument("source", nargs="?", default=None, help="smollm2, a folder, a .gguf file or a hub id")
+    info.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if arguments.command == "model" and arguments.action == "fetch":
+        return fetch_model()
+    try:
+        settings = load_settings()
+    except SettingsError as error:
+        say(str(error))
+        return USAGE
+    if arguments.command == "model":
+        return describe_model(arguments.source or settings.model, arguments.as_json)
+    return serve(settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
