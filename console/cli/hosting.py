@@ -90,8 +90,10 @@ def attach_notices(admin: AdminClient, frame: Frame, explicit: dict[str, Any]) -
 
 def _difference(name: str, wanted: Any, in_force: Any) -> str:
     setting = SETTINGS[name]
-    if isinstance(wanted, list) or in_force is None:
+    if isinstance(wanted, list):  # May hold keys.
         return setting.flag
+    if in_force is None:
+        return f"{setting.flag} {wanted}"
     change = f", key {setting.key} changes it" if setting.live and setting.key else ""
     return f"{setting.flag} {wanted} (it runs with {in_force}{change})"
 

@@ -1,0 +1,42 @@
+"""Runs `slotdeck` with the fake engine and a fake console; ``FAKE_CONSOLE`` says what the console does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import types
+from pathlib import Path
+
+from console.cli import engine_process, hosting, main
+
+COMMAND = (sys.executable, "-m", "tests.cli.fake_engine")
+
+
+def run_console(source: object, *, hosted: bool, socket: Path, notices: list[str]) -> int:
+    """Print what the real one would be given, then leave on enter, or in the way asked for."""
+    # Alternate screen, hidden cursor and mouse reports, as a real screen would have.
+    print("\x1b[?1049h\x1b[?25l\x1b[?1006h", end="")
+    signal.signal(signal.SIGCONT, lambda *_: print("CONTINUED", flush=True))
+    print(f"CONSOLE pid={os.getpid()} hosted={hosted} socket={socket} notices={notices}", flush=True)
+    if os.environ.get("FAKE_CONSOLE") == "raise":
+        raise RuntimeError("a fault of the screen")
+    while True:
+        line = sys.stdin.readline().strip()
+        if line.startswith("quit"):
+            print("\x1b[?1049l\x1b[?25h\x1b[?1006l", end="", flush=True)
+            return int(line.partition(" ")[2] or 0)
+
+
+def install() -> None:
+    hosting.ENGINE_COMMAND = engine_process.ENGINE_COMMAND = COMMAND
+    app, source = types.ModuleType("console.app"), types.ModuleType("console.sources.engine")
+    app.run_console = run_console  # type: ignore[attr-defined]
+    source.EngineSource = lambda socket: socket  # type: ignore[attr-defined]
+    sys.modules |= {"console.app": app, "console.sources.engine": source}
+
+
+if __name__ == "__main__":
+    sys.argv[0] = "slotdeck"
+    install()
+    main.run()

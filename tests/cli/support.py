@@ -1,0 +1,96 @@
+"""What the command line tests share."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pexpect
+
+ROOT = Path(__file__).parents[2]
+DRIVER = ["-m", "tests.cli.driver"]
+PATIENCE = 30
+
+
+def process_runs(pid: int) -> bool:
+    """True while a process is neither gone nor a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def eventually(condition: Callable[[], Any]) -> None:
+    """Wait for something that nothing signals."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+
+
+class Deck:
+    """Starts `slotdeck` in pseudo-terminals and knows the engines that came of it."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.folder = folder
+        self.environment = environment
+        self.log = folder / "state" / "slotdeck" / "engine.log"
+        self.terminals: list[pexpect.spawn[str]] = []
+
+    def terminal(self, *arguments: str, **environment: str) -> pexpect.spawn[str]:
+        spawned = pexpect.spawn(
+            sys.executable,
+            [*DRIVER, *arguments],
+            env=self.environment | environment,
+            cwd=str(self.folder),
+            encoding="utf-8",
+            timeout=PATIENCE,
+            dimensions=(24, 200),
+        )
+        self.terminals.append(spawned)
+        return spawned
+
+    def without_terminal(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *DRIVER, *arguments],
+            env=self.environment | environment,
+            cwd=self.folder,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+
+    def engine_pids(self) -> list[int]:
+        """Of all engines whose output is in the log, in order of their start."""
+        text = self.log.read_text() if self.log.exists() else ""
+        return [int(pid) for pid in re.findall(r"fake engine (\d+)", text)]
+
+    def close(self) -> None:
+        for spawned in self.terminals:
+            spawned.close(force=True)
+        for pid in self.engine_pids():
+            if process_runs(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def console_pid(terminal: pexpect.spawn[str]) -> int:
+    """Wait for the console; its process id."""
+    terminal.expect(r"CONSOLE pid=(\d+)")
+    assert terminal.match is not None
+    return int(terminal.match.group(1))
+
+
+def exit_code(terminal: pexpect.spawn[str]) -> int | None:
+    """Wait for the end; the exit code."""
+    terminal.expect(pexpect.EOF)
+    terminal.wait()
+    return terminal.exitstatus

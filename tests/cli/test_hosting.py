@@ -1,0 +1,194 @@
+"""`slotdeck` in a terminal: one engine, found again whatever ended the console, and a terminal left sane."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from tests.cli.support import DRIVER, PATIENCE, Deck, console_pid, eventually, exit_code, process_runs
+
+
+def test_the_first_start_shows_progress_and_hosts_and_the_next_attaches(deck: Deck) -> None:
+    first = deck.terminal("--slots", "3")
+    first.expect_exact("loading [weights]")
+    console_pid(first)
+    first.expect_exact("hosted=True")
+    first.expect_exact("notices=[]")
+    first.sendline("quit")
+    assert exit_code(first) == 0
+    [engine] = deck.engine_pids()
+    assert process_runs(engine)
+
+    second = deck.terminal("--slots", "5", "--host", "127.0.0.1", "--threads", "2")
+    console_pid(second)
+    second.expect(r"notices=\['engine of \d\d:\d\d found, pid (\d+)', (.*)\]")
+    assert second.match is not None
+    assert int(second.match.group(1)) == engine
+    assert "not applied to the running engine" in second.match.group(2)
+    assert "--slots 5 (it runs with 3, key s changes it)" in second.match.group(2)
+    assert "--threads 2" in second.match.group(2)
+    assert "--host" not in second.match.group(2)
+    second.sendline("quit")
+    assert exit_code(second) == 0
+    assert deck.engine_pids() == [engine]
+
+
+def test_the_engine_that_slotdeck_started_is_hosted_for_a_later_slotdeck_too(deck: Deck) -> None:
+    """After a lost SSH line the admin must still be able to stop it from the console."""
+    for _ in range(2):
+        terminal = deck.terminal()
+        console_pid(terminal)
+        terminal.expect_exact("hosted=True")
+        terminal.sendline("quit")
+        exit_code(terminal)
+    attached = deck.terminal("attach")
+    console_pid(attached)
+    attached.expect_exact("hosted=False")
+
+
+def test_two_at_once_end_with_one_engine(deck: Deck) -> None:
+    terminals = [deck.terminal(FAKE_ENGINE_LOAD="1") for _ in range(2)]
+    for terminal in terminals:
+        console_pid(terminal)
+    assert len(deck.engine_pids()) == 1
+
+
+def test_an_engine_started_by_someone_else_meanwhile_is_joined(deck: Deck) -> None:
+    """A `slotdeck serve` may win the race; the loser's console shows the winner."""
+    serving = pexpect.spawn(
+        sys.executable, [*DRIVER, "serve"], env=deck.environment | {"FAKE_ENGINE_LOAD": "1"}, encoding="utf-8",
+        timeout=PATIENCE,
+    )  # fmt: skip
+    try:
+        serving.expect(r"fake engine (\d+)")
+        assert serving.match is not None
+        winner = int(serving.match.group(1))
+        terminal = deck.terminal()
+        console_pid(terminal)
+        terminal.expect_exact("hosted=False")
+        terminal.expect(rf"found, pid {winner}")
+    finally:
+        serving.kill(signal.SIGTERM)
+        serving.close(force=True)
+
+
+@pytest.mark.parametrize(("engine_code", "code"), [(3, 3), (2, 2), (1, 1), (70, 1)])
+def test_an_engine_that_ends_early_is_quoted(deck: Deck, engine_code: int, code: int) -> None:
+    terminal = deck.terminal(FAKE_ENGINE=f"fail {engine_code}")
+    terminal.expect_exact("slotdeck: port 8000 is in use")
+    terminal.expect_exact(f"the engine ended before it served (exit code {engine_code})")
+    terminal.expect_exact(str(deck.log))
+    assert exit_code(terminal) == code
+
+
+def test_ctrl_c_while_the_engine_starts_stops_it(deck: Deck) -> None:
+    terminal = deck.terminal(FAKE_ENGINE="wait")
+    terminal.expect_exact("loading")
+    terminal.sendintr()
+    terminal.expect_exact("stopped before the engine served")
+    assert exit_code(terminal) == 1
+    [engine] = deck.engine_pids()
+    assert not process_runs(engine)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_tui_02_a_console_that_dies_hard_leaves_a_sane_terminal_and_a_serving_engine(
+    deck: Deck, number: signal.Signals
+) -> None:
+    """Alternate screen left, cursor shown, mouse reports off, and one line that says what happened."""
+    terminal = deck.terminal()
+    os.kill(console_pid(terminal), number)
+    terminal.expect(rf"ended by {number.name}")
+    printed = terminal.before or ""
+    for code in ("\x1b[?1049l", "\x1b[?25h", "\x1b[?1000l", "\x1b[?1003l", "\x1b[?1006l", "\x1b[?2004l"):
+        assert code in printed
+    assert exit_code(terminal) == 1
+    assert process_runs(deck.engine_pids()[0])
+
+
+def test_tui_02_an_exception_of_the_console_resets_the_terminal_before_it_is_shown(deck: Deck) -> None:
+    terminal = deck.terminal(FAKE_CONSOLE="raise")
+    terminal.expect_exact("\x1b[?1049l")
+    terminal.expect_exact("RuntimeError: a fault of the screen")
+    assert exit_code(terminal) == 1
+    assert process_runs(deck.engine_pids()[0])
+
+
+def in_bash(deck: Deck) -> pexpect.spawn[str]:
+    """`slotdeck` started from an interactive shell, which survives it."""
+    shell = pexpect.spawn(
+        "/bin/bash", ["--norc", "-i"], env=deck.environment | {"PS1": "shell> "}, cwd=str(deck.folder),
+        encoding="utf-8", timeout=PATIENCE,
+    )  # fmt: skip
+    deck.terminals.append(shell)
+    shell.expect_exact("shell> ")
+    shell.sendline(f"{sys.executable} {' '.join(DRIVER)}")
+    return shell
+
+
+def test_kill_9_of_the_command_itself_ends_the_console_but_not_the_engine(deck: Deck) -> None:
+    shell = in_bash(deck)
+    console = console_pid(shell)
+    command = int(Path(f"/proc/{console}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(command, signal.SIGKILL)
+    shell.expect_exact("\x1b[?1049l")
+    eventually(lambda: not process_runs(console))
+    assert process_runs(deck.engine_pids()[0])
+
+
+def test_a_lost_line_leaves_the_engine_serving(deck: Deck) -> None:
+    terminal = deck.terminal()
+    console = console_pid(terminal)
+    terminal.close()  # The terminal hangs up, as when SSH is cut.
+    eventually(lambda: not process_runs(console))
+    assert process_runs(deck.engine_pids()[0])
+    again = deck.terminal()
+    console_pid(again)
+    again.expect(rf"found, pid {deck.engine_pids()[0]}")
+
+
+def test_tui_07_ctrl_z_stops_the_job_and_fg_continues_the_console_once(deck: Deck) -> None:
+    shell = in_bash(deck)
+    os.kill(console_pid(shell), signal.SIGSTOP)
+    shell.expect_exact("Stopped")
+    shell.expect_exact("shell> ")
+    shell.sendline("fg")
+    shell.expect_exact("CONTINUED")
+    shell.sendline("quit")
+    shell.expect_exact("shell> ")
+    assert "CONTINUED" not in (shell.before or "")
+    assert process_runs(deck.engine_pids()[0])
+
+
+def test_the_console_s_exit_code_is_that_of_the_command(deck: Deck) -> None:
+    terminal = deck.terminal()
+    console_pid(terminal)
+    terminal.sendline("quit 5")
+    assert exit_code(terminal) == 5
+
+
+@pytest.mark.parametrize("term", ["dumb", ""])
+def test_without_a_usable_terminal_it_says_so_in_one_line_and_serves(deck: Deck, term: str) -> None:
+    terminal = deck.terminal("--slots", "7", TERM=term)
+    terminal.expect(r"slotdeck: the console needs a terminal[^\r\n]*serving headless")
+    terminal.expect(r"fake engine (\d+) slots 7")
+    assert terminal.match is not None
+    assert int(terminal.match.group(1)) == terminal.pid  # The same process: a supervisor's signals reach the engine.
+    terminal.expect_exact("serving on")
+    terminal.kill(signal.SIGTERM)
+    assert exit_code(terminal) == 0
+
+
+def test_attach_needs_an_engine_and_a_terminal(deck: Deck) -> None:
+    terminal = deck.terminal("attach")
+    terminal.expect_exact("no engine runs on")
+    assert exit_code(terminal) == 4
+    result = deck.without_terminal("attach")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1
+    assert "terminal" in result.stderr
