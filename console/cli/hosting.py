@@ -43,7 +43,7 @@ def host_console(explicit: dict[str, Any]) -> int:
         serve_in_foreground(explicit)
     socket = settings.socket or default_socket()
     admin = AdminClient(socket)
-    frame = running_engine(admin)
+    frame = _serving(admin)
     notices = [] if frame is None else attach_notices(admin, frame, explicit)
     if frame is None:
         frame, notices = _start_or_join(admin, explicit)
@@ -140,36 +140,57 @@ def _start_or_join(admin: AdminClient, explicit: dict[str, Any]) -> tuple[Frame,
             status.update(Text(progress))  # A plain string would be read as markup.
 
         with _start_lock(admin.path, lambda: show("another slotdeck is starting the engine")):
-            frame = running_engine(admin)
-            if frame is not None:
-                return frame, attach_notices(admin, frame, explicit)
-            process = EngineProcess(dict(os.environ) | to_environment(explicit), log)
-            try:
-                frame = process.wait_until_serving(admin, show)
-            except KeyboardInterrupt:
-                show("stopping the engine")
-                process.stop()
-                fail("stopped before the engine served")
-            except EngineExitedError as error:
-                frame = _other_engine(admin)
+            while True:
+                frame = _wait_for_other(admin, show)
                 if frame is not None:
                     return frame, attach_notices(admin, frame, explicit)
-                status.stop()
-                _explain_exit(error, log)
-            _marker(admin.path).write_text(frame.boot_id)
-            return frame, []
+                process = EngineProcess(dict(os.environ) | to_environment(explicit), log)
+                try:
+                    frame = process.wait_until_serving(admin, show)
+                except KeyboardInterrupt:
+                    show("stopping the engine")
+                    process.stop()
+                    fail("stopped before the engine served")
+                except EngineExitedError as error:
+                    if _other_engine(admin.path) is not None:
+                        continue  # A `slotdeck serve` of the same moment was faster.
+                    status.stop()
+                    _explain_exit(error, log)
+                _marker(admin.path).write_text(frame.boot_id)
+                return frame, []
 
 
-def _other_engine(admin: AdminClient, patience: float = 2.0) -> Frame | None:
-    """The engine because of which ours gave up (a `slotdeck serve` at the same moment), if that was the reason."""
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        try:
-            if (frame := admin.running()) is not None:
-                return frame
-        except AdminError:
-            pass
-        time.sleep(0.1)
+def _serving(admin: AdminClient) -> Frame | None:
+    """The engine to attach to; one that is stopping is none."""
+    frame = running_engine(admin)
+    return None if frame is None or frame.health == "draining" else frame
+
+
+def _wait_for_other(admin: AdminClient, show: Callable[[str], None]) -> Frame | None:
+    """An engine that serves, once the one that holds the socket has come up or gone; ``None`` if there is none."""
+    try:
+        while (frame := _serving(admin)) is None and (pid := _other_engine(admin.path)) is not None:
+            show(f"waiting for an engine that is starting or stopping, pid {pid}")
+            time.sleep(0.1)
+    except KeyboardInterrupt:
+        fail("stopped waiting for the other engine")
+    return frame
+
+
+def _other_engine(socket: Path) -> int | None:
+    """The process that holds the engine's lock beside ``socket``, from before it serves until it has ended."""
+    try:
+        with socket.with_name(socket.name + ".lock").open() as lock:
+            pid = int(lock.read() or 0)
+            # Only behind a living holder is the lock tried: a try must never be in the way of an engine that starts.
+            if pid <= 0:
+                return None
+            os.kill(pid, 0)
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return pid
+    except (OSError, ValueError):
+        pass
     return None
 
 

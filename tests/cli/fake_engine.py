@@ -141,12 +141,14 @@ def main(arguments: list[str]) -> None:
     assert settings.socket is not None
     print(f"slotdeck: fake engine {os.getpid()} slots {os.environ.get('SLOTDECK_SLOTS')}", flush=True)
     behaviour, _, value = os.environ.get("FAKE_ENGINE", "").partition(" ")
-    with settings.socket.with_name("engine.lock").open("w") as lock:
+    with settings.socket.with_name(settings.socket.name + ".lock").open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             print("slotdeck: another engine runs", flush=True)
-            sys.exit(1)
+            sys.exit(3)
+        lock.truncate(0)
+        print(os.getpid(), file=lock, flush=True)
         print("slotdeck: loading [weights]", flush=True)
         if behaviour == "fail":
             print("Traceback of a failure\nslotdeck: port 8000 is in use", flush=True)

@@ -59,7 +59,7 @@ def test_two_at_once_end_with_one_engine(deck: Deck) -> None:
 
 
 def test_an_engine_started_by_someone_else_meanwhile_is_joined(deck: Deck) -> None:
-    """A `slotdeck serve` may win the race; the loser's console shows the winner."""
+    """A `slotdeck serve` that is still loading is waited for, and no second engine is tried."""
     serving = pexpect.spawn(
         sys.executable, [*DRIVER, "serve"], env=deck.environment | {"FAKE_ENGINE_LOAD": "1"}, encoding="utf-8",
         timeout=PATIENCE,
@@ -68,10 +68,13 @@ def test_an_engine_started_by_someone_else_meanwhile_is_joined(deck: Deck) -> No
         serving.expect(r"fake engine (\d+)")
         assert serving.match is not None
         winner = int(serving.match.group(1))
+        serving.expect_exact("loading")
         terminal = deck.terminal()
+        terminal.expect_exact(f"starting or stopping, pid {winner}")
         console_pid(terminal)
         terminal.expect_exact("hosted=False")
         terminal.expect(rf"found, pid {winner}")
+        assert deck.engine_pids() == []
     finally:
         serving.kill(signal.SIGTERM)
         serving.close(force=True)
