@@ -1,0 +1,98 @@
+"""Leaving a console that started its engine: stop the engine too, leave it running, or stay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.screen import ModalScreen
+
+from console.themes import ConsoleTheme
+from console.widgets.canvas import Canvas
+from console.widgets.cells import Line, Span, blank, clean, exact
+
+if TYPE_CHECKING:
+    from console.app import ConsoleApp
+
+CELLS = 60
+
+
+def _people(number: int, what: str) -> str:
+    return f"{number} request{'' if number == 1 else 's'} {what}"
+
+
+class LeaveScreen(ModalScreen[None]):
+    """Asks, then shows the drain. ``app.leaving`` carries what goes on; the app's tick calls :meth:`refresh_text`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("s", "choose('stop')", "Stop the engine too"),
+        ("l", "choose('leave')", "Leave it running"),
+        ("escape,n,c", "choose('stay')", "Stay"),
+        ("q,ctrl+c,f10,ctrl+q", "choose('force')", "Force"),
+    ]
+
+    def __init__(self, theme: ConsoleTheme, *, ascii_only: bool) -> None:
+        super().__init__()
+        self._canvas = Canvas(theme, ascii_only=ascii_only, id="panel")
+
+    def compose(self) -> ComposeResult:
+        yield self._canvas
+
+    def on_mount(self) -> None:
+        self.refresh_text()
+
+    def on_resize(self) -> None:
+        self.refresh_text()
+
+    @property
+    def console_app(self) -> ConsoleApp:
+        from console.app import ConsoleApp
+
+        assert isinstance(self.app, ConsoleApp)
+        return self.app
+
+    def action_choose(self, choice: str) -> None:
+        """One of stop, leave, stay, force."""
+        self.console_app.choose_leaving(choice)
+
+    def refresh_text(self) -> None:
+        """Draw the question, or the progress of the drain."""
+        cells = min(CELLS, self.app.size.width - 2)
+        lines = [blank(cells), *(exact(line, cells) for line in self._text()), blank(cells)]
+        self._canvas.styles.width = cells + 2  # with its border
+        self._canvas.styles.height = len(lines) + 2
+        self._canvas.show(lines)
+
+    def _text(self) -> list[Line]:
+        console = self.console_app
+        view = console.store.view
+        running = view.occupied or 0
+        waiting = (view.frame.waiting_count or 0) if view.frame else 0
+        if console.leaving == "stopping":
+            left = "nothing runs any more" if not running else f"{_people(running, 'still running')}"
+            return [
+                ((f"  Stopping the engine: {left}.", "title"),),
+                (("  New requests get 503 until it is gone.", "text"),),
+                (),
+                _choice("q", "stop now, whatever still runs is cut"),
+                _choice("l", "leave the console, the engine ends by itself"),
+            ]
+        if console.leaving == "forcing":
+            return [(("  Stopping the engine now.", "title"),)]
+        question: list[Line] = [
+            ((f"  {_people(running, 'running')}, {waiting} waiting. Leave how?", "title"),),
+            (),
+            _choice("s", "stop the engine too, after running ones finish"),
+            _choice("l", "leave it running (slotdeck finds it again)"),
+            _choice("esc", "stay here"),
+            _choice("q", "stop the engine now, requests are cut"),
+        ]
+        if console.leaving_problem:
+            question += [(), ((f"  {clean(console.leaving_problem)}", "critical"),)]
+        return question
+
+
+def _choice(key: str, text: str) -> Line:
+    spans: tuple[Span, ...] = ((f"  {key:<5}", "key"), (text, "text"))
+    return spans

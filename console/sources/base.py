@@ -1,0 +1,56 @@
+"""What every source of frames offers the console, whatever stands behind it.
+
+A source yields whole frames and says when it lost its other side; it takes the few commands a console may give.
+Other servers and recordings are further classes of this shape; no screen knows which one it looks at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.telemetry.frame import Frame
+
+
+@dataclass(frozen=True)
+class Disconnected:
+    """No frames at present: ``reason`` is a short sentence. The source goes on trying unless ``final``."""
+
+    reason: str
+    final: bool = False
+
+
+Update = Frame | Disconnected
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a command. ``ok`` False: nothing was changed, and ``message`` says why in one sentence."""
+
+    ok: bool
+    revision: int | None = None
+    """Of the settings after an accepted change; a frame with at least this revision confirms it."""
+    message: str | None = None
+    conflict: bool = False
+    """Someone else changed a setting since the given revision."""
+
+
+class FrameSource(Protocol):
+    """Frames in, commands out. Commands never raise for what can go wrong on the other side: they answer."""
+
+    def updates(self) -> AsyncIterator[Update]:
+        """Frames and disconnections in order, for as long as the console runs."""
+        ...
+
+    async def change(self, changes: dict[str, int], revision: int | None) -> Answer:
+        """Change live settings by name, all or none; with ``revision``, only if nobody else did meanwhile."""
+        ...
+
+    async def cancel(self, request_id: str) -> Answer:
+        """End one request, waiting or running."""
+        ...
+
+    async def shutdown(self, force: bool) -> Answer:
+        """Ask the engine to drain and end; with ``force``, to end running requests at once."""
+        ...

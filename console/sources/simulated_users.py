@@ -1,0 +1,78 @@
+"""Simulated chat users on this console's engine, run as a process of their own and stopped with the console."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Protocol
+
+from engine.settings import state_folder
+
+
+class LoadControl(Protocol):
+    """What the key for simulated users turns on and off. Methods are quick and may raise OSError."""
+
+    users: int
+
+    @property
+    def running(self) -> bool:
+        """True while the users are there."""
+        ...
+
+    def start(self) -> None:
+        """Let them come."""
+        ...
+
+    def stop(self) -> None:
+        """Send them away."""
+        ...
+
+    def ended_with(self) -> str | None:
+        """Why they left by themselves, told once; None while they run or after :meth:`stop`."""
+        ...
+
+
+class SimulatedUsers:
+    """``python -m console.load`` against the engine behind ``socket``; its output goes to ``load.log``."""
+
+    def __init__(self, socket: Path, users: int = 5) -> None:
+        self.users = users
+        self._socket = socket
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        return state_folder() / "load.log"
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        if self.running:
+            return
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "console.load", "--users", str(self.users), "--socket", str(self._socket)]
+        with self.log.open("wb") as log:
+            # A session of its own: ctrl+z in the console must not stop the people it simulates.
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            return
+        process.terminate()
+        try:
+            process.wait(2)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def ended_with(self) -> str | None:
+        if self._process is None or (code := self._process.poll()) is None:
+            return None
+        self._process = None
+        return "the simulated users left" if code == 0 else f"the simulated users failed (exit {code}), see {self.log}"

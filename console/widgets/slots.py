@@ -1,0 +1,147 @@
+"""The table of slots: one row each, with the state as word and mark and the last gaps between tokens as bars."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from console.widgets import formats
+from console.widgets.cells import UNKNOWN, Line, Span, blank, clean, exact, left, right
+from console.widgets.glyphs import STATE_MARKS, gap_bars, progress
+from engine.telemetry.frame import Frame, SlotInfo
+
+LONG_GAP = 8.0
+"""A newest gap this many times the typical one is worth a colour."""
+
+MOST_GAPS = 24
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Cells of the columns that depend on the width of the table."""
+
+    who: int
+    parts: bool
+    intake: bool
+    gaps: int
+
+
+def columns(cells: int) -> Columns:
+    """The columns for a table of ``cells`` cells. 80 shows all but the intake; narrower drops the TTFT parts."""
+    # slot 6, state 12, gap 1, tokens 10+2, TTFT 5+1, ITL 7+2: what every width shows
+    room = cells - 46
+    parts = room >= 30
+    intake = room >= 56
+    room -= (10 if parts else 0) + (6 if intake else 0)
+    who = min(24, max(6, room * 5 // 12))
+    return Columns(who, parts, intake, max(0, min(MOST_GAPS, room - who)))
+
+
+def header(cells: int) -> Line:
+    """Names of the columns."""
+    shape = columns(cells)
+    text = f" slot {left('state', 12)}{left('who', shape.who)} {right('prompt+out', 10)}  {right('TTFT', 5)} "
+    if shape.intake:
+        text += f"{right('intk', 5)} "
+    if shape.parts:
+        text += f"{left('wait+fill', 9)} "
+    text += f"{right('ITL p95', 7)}  {left('last gaps', shape.gaps)}"
+    return exact([(text, "label")], cells)
+
+
+def row(slot: SlotInfo, typical_gap: float | None, cells: int) -> Line:
+    """One slot in exactly ``cells`` cells."""
+    shape = columns(cells)
+    spans: list[Span] = [(f" {slot.slot:>3}  ", "label" if slot.state == "idle" else "value")]
+    spans.append((left(f"{STATE_MARKS[slot.state]} {slot.state}", 12), slot.state))
+    if slot.state == "idle":
+        return exact(spans, cells)
+    who = clean(slot.user or "") or UNKNOWN
+    spans += [(left(who, shape.who), "text" if slot.user else "label"), (" ", "text")]
+    spans += [*_tokens(slot), ("  ", "text")]
+    spans += [(right(formats.seconds(slot.ttft), 5), "label" if slot.ttft is None else "value"), (" ", "text")]
+    if shape.intake:
+        spans.append((right(formats.seconds(slot.intake), 5) + " ", "label"))
+    if shape.parts:
+        spans.append((left(_parts(slot), 9) + " ", "label"))
+    if slot.state in ("preempted", "swapped"):
+        return exact([*spans, *_lost(slot, shape.gaps)], cells)
+    spans += [(right(formats.gap(slot.itl_p95), 7), "label" if slot.itl_p95 is None else "value"), ("  ", "text")]
+    spans += _last(slot, typical_gap, shape.gaps)
+    return exact(spans, cells)
+
+
+def _tokens(slot: SlotInfo) -> list[Span]:
+    """Prompt and output, or how far the prefill is."""
+    if slot.state == "prefill":
+        text = f"{formats.whole(slot.computed_tokens)}/{formats.whole(_to_compute(slot))}"
+        return [(right(text, 10), "value")]
+    prompt, output = formats.whole(slot.prompt_tokens), formats.whole(slot.output_tokens)
+    room = 10 - len(output)
+    return [(right(f"{prompt}+", room), "label"), (output, "value")]
+
+
+def _to_compute(slot: SlotInfo) -> int | None:
+    """Tokens whose prefill must end before the next token: the prompt, and after a preemption the output too."""
+    return None if slot.prompt_tokens is None else slot.prompt_tokens + (slot.output_tokens or 0)
+
+
+def _parts(slot: SlotInfo) -> str:
+    """Queue wait and prefill."""
+    if slot.queue_wait is None:
+        return UNKNOWN
+    wait = formats.seconds(slot.queue_wait).removesuffix("s")
+    return f"{wait}+{'…' if slot.prefill is None else formats.seconds(slot.prefill).removesuffix('s')}"
+
+
+def _last(slot: SlotInfo, typical: float | None, cells: int) -> list[Span]:
+    """What happens right now: bars of the gaps, or a prefill's progress."""
+    times = slot.preemptions or 0
+    to_compute = _to_compute(slot)
+    if slot.state == "prefill" and to_compute and slot.computed_tokens is not None:
+        bar = min(10, max(0, cells - 5))
+        full, empty = progress(slot.computed_tokens, to_compute, bar)
+        percent = min(100, 100 * slot.computed_tokens // to_compute)
+        again: list[Span] = [(" again", "preempted")] if times and cells >= 21 else []
+        return [(full, "prefill"), (empty, "free"), (f" {percent:>3}%", "value"), *again]
+    note = f" x{times}" if times else ""
+    bars = gap_bars(slot.gaps, typical, cells - len(note))
+    long = bool(slot.gaps) and typical is not None and slot.gaps[-1] > typical * LONG_GAP
+    return [(bars, "warn" if long else "decode"), (note, "preempted")]
+
+
+def _lost(slot: SlotInfo, gaps: int) -> list[Span]:
+    """What preemptions cost this request: how often, and how long it stood still; over the columns of ITL and gaps."""
+    word = "recompute" if slot.state == "preempted" else "swap"
+    return [
+        (f"  {word} x{max(1, slot.preemptions or 0)}", slot.state),
+        ("  stalled " if gaps >= 20 else "  ", "label"),
+        (formats.seconds(slot.stalled), slot.state),
+    ]
+
+
+def table(frame: Frame, cells: int, rows: int, offset: int) -> list[Line]:
+    """Header and slots in exactly ``rows`` rows from slot number ``offset`` on, saying how many are hidden."""
+    slots = frame.slots
+    if rows <= 0:
+        return []
+    lines = [header(cells)]
+    room = rows - 1
+    if len(slots) > room:
+        room = max(0, room - 1)
+        offset = max(0, min(offset, len(slots) - room))
+    else:
+        offset = 0
+    lines += [row(slot, frame.minute.itl_p50, cells) for slot in slots[offset : offset + room]]
+    hidden_above, hidden_below = offset, max(0, len(slots) - offset - room)
+    if (hidden_above or hidden_below) and len(lines) < rows:
+        busy = sum(s.state != "idle" for s in (*slots[:offset], *slots[offset + room :]))
+        text = f"  ↑ {hidden_above} above  ↓ {hidden_below} below, {busy} of them busy"
+        lines.append(exact([(text, "key"), ("   j k g G move", "label")], cells))
+    if not slots:
+        lines.append(exact([(f" {UNKNOWN}  no slots known", "label")], cells))
+    return (lines + [blank(cells)] * rows)[:rows]
+
+
+def most_offset(slots: int, rows: int) -> int:
+    """The largest offset that :func:`table` uses."""
+    return 0 if slots <= rows - 1 else max(0, slots - max(0, rows - 2))
