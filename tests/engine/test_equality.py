@@ -79,7 +79,9 @@ def twin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return make_twin(tmp_path_factory.mktemp("tiny"), **request.param)
 
 
-def serve(twin: Twin, settings: LiveSettings, blocks: int, prompts: list[list[int]], outputs: list[int], seed: int):
+def serve(
+    twin: Twin, settings: LiveSettings, blocks: int, prompts: list[list[int]], outputs: list[int], *, seed: int
+) -> tuple[list[Request], Scheduler]:
     """Run all prompts with random arrivals and random live changes; gives the requests and the scheduler."""
     chance = random.Random(seed)
     scheduler = Scheduler(settings, BlockPool(blocks))
@@ -116,7 +118,7 @@ def test_equal_under_random_arrivals_budgets_slots_and_small_pools(twin: Twin, s
     largest = max(blocks_for(len(prompt) + count) for prompt, count in zip(prompts, outputs, strict=True))
     blocks = [40, largest, largest + 2, largest + 4, 60, largest][seed]
     settings = LiveSettings(slots=slots, context=min(512, blocks * 16), queue=64, budget=budget)
-    requests, scheduler = serve(twin, settings, blocks, prompts, outputs, seed)
+    requests, scheduler = serve(twin, settings, blocks, prompts, outputs, seed=seed)
     for request, prompt, count in zip(requests, prompts, outputs, strict=True):
         assert request.state is State.FINISHED
         twin.assert_equal(request, twin.expected(prompt, count))

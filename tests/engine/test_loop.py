@@ -1,0 +1,361 @@
+"""The engine loop with a model-free runner: hand-over, cancellation, live changes, faults, drain, accounting."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from engine.core.request import Request, SamplingParams, StepPlan, StepResult, Timeline
+from engine.core.scheduler import QueueFullError
+from engine.loop import EngineLoop, EngineUnavailableError, Output, RevisionConflictError
+from engine.settings import LiveSettings, SettingsError
+from engine.telemetry.frame import EngineInfo
+
+PATIENCE = 20.0
+
+
+class StubRunner:
+    """Answers with the position as token. Held, it computes only the steps it is allowed to."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._allowed: float = float("inf")
+        self._begun = 0
+        self._done = 0
+        self.faults = 0
+        """So many next steps raise."""
+        self.bad: set[str] = set()
+
+    def run(self, plan: StepPlan) -> StepResult:
+        with self._changed:
+            self._begun += 1
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: self._done < self._allowed, PATIENCE)
+            self._done += 1
+        if self.faults:
+            self.faults -= 1
+            raise RuntimeError("injected fault")
+        result = StepResult()
+        for row in plan.rows:
+            if row.request.id in self.bad:
+                result.failures[row.request.id] = "NaN logits"
+            elif row.samples:
+                result.tokens[row.request.id] = row.request.num_tokens
+        return result
+
+    def allow(self, steps: float) -> None:
+        with self._changed:
+            self._allowed = self._done + steps
+            self._changed.notify_all()
+
+    def wait_inside(self) -> None:
+        """Until all allowed steps are done and one more is inside the runner, held back."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._done == self._allowed and self._begun > self._done, PATIENCE)
+
+
+class Client:
+    """Collects what the loop hands over, and waits for conditions on it."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[str, list[int]] = defaultdict(list)
+        self.ends: dict[str, Output] = {}
+        self.calls = 0
+        self._changed = threading.Condition()
+
+    def deliver(self, outputs: list[Output]) -> None:
+        with self._changed:
+            self.calls += 1
+            for output in outputs:
+                assert output.request_id not in self.ends, "something came after the end"
+                self.tokens[output.request_id] += output.token_ids
+                if output.finish_reason or output.error:
+                    self.ends[output.request_id] = output
+            self._changed.notify_all()
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(condition, PATIENCE), "it never happened"
+
+
+class Bench:
+    def __init__(self, **settings: int) -> None:
+        self.runner, self.client = StubRunner(), Client()
+        values = {"slots": 2, "context": 256, "queue": 4, "budget": 16} | settings
+        self.loop = EngineLoop(
+            runner=self.runner,
+            settings=LiveSettings(**values),
+            num_blocks=32,
+            deliver=self.client.deliver,
+            info=EngineInfo(trained_context=400),
+            bytes_per_token=100,
+            step_timeout=PATIENCE,
+        )
+
+    def submit(self, name: str, prompt: int = 8, output: int = 5) -> None:
+        now = self.loop.clock()
+        self.loop.telemetry.count_received()
+        self.loop.submit(
+            Request(name, name, [1] * prompt, SamplingParams(max_tokens=output), Timeline(now, self.loop.clock()))
+        )
+
+    def steps(self, count: int) -> None:
+        """Let exactly ``count`` steps pass; returns with the next one inside the runner."""
+        self.runner.allow(count)
+        self.runner.wait_inside()
+
+    def release(self) -> None:
+        self.runner.allow(float("inf"))
+
+    def wait_for_end(self, *names: str) -> None:
+        self.client.wait_for(lambda: all(name in self.client.ends for name in names))
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    made.loop.start()
+    yield made
+    made.release()
+    made.loop.stop()
+
+
+def balanced(bench: Bench) -> bool:
+    c = bench.loop.frame(0, 0)[0].counters
+    ends = (c.finished or 0) + (c.cancelled or 0) + (c.failed or 0) + (c.rejected or 0) + (c.invalid or 0)
+    return c.received == ends + bench.loop.num_in_flight
+
+
+def test_every_token_is_handed_over_once_and_in_order(bench: Bench) -> None:
+    for name in "abcd":
+        bench.submit(name, prompt=10, output=20)
+    bench.wait_for_end(*"abcd")
+    for name in "abcd":
+        assert bench.client.tokens[name] == list(range(10, 30))
+        assert bench.client.ends[name].finish_reason == "length"
+    assert balanced(bench)
+
+
+def test_met_04_a_frame_tells_the_truth_while_a_step_runs(bench: Bench) -> None:
+    bench.runner.allow(0)
+    bench.submit("a", prompt=40, output=200)
+    bench.steps(0)
+    bench.submit("b")
+    bench.submit("c")
+    bench.submit("d")
+    frame, _ = bench.loop.frame(1, 0)
+    assert frame.running == 1
+    assert frame.waiting_count == 3
+    assert [waiting.user for waiting in frame.waiting] == ["b", "c", "d"]
+    assert frame.slots[0].user == "a"
+    assert frame.pool.live is not None
+    assert frame.pool.free is not None
+    assert frame.pool.live + frame.pool.free == frame.pool.total == 512
+    assert balanced(bench)
+
+
+def test_con_12_a_full_queue_refuses_at_once_while_a_step_runs(bench: Bench) -> None:
+    bench.runner.allow(0)
+    bench.submit("a", output=100)
+    bench.steps(0)
+    for name in "bcdef":
+        bench.submit(name)
+    with pytest.raises(QueueFullError):
+        bench.submit("g")
+    assert bench.loop.frame(0, 0)[0].counters.rejected == 1
+    assert balanced(bench)
+
+
+def test_con_01_cancel_of_a_running_request_ends_with_the_step(bench: Bench) -> None:
+    bench.runner.allow(0)
+    bench.submit("a", output=200)
+    bench.steps(3)
+    assert bench.loop.cancel("a")
+    assert "a" not in bench.client.ends
+    bench.release()
+    bench.wait_for_end("a")
+    assert bench.client.ends["a"].finish_reason == "cancelled"
+    assert not bench.loop.cancel("a")
+    assert bench.loop.frame(0, 0)[0].pool.live == 0
+
+
+def test_con_03_cancel_in_the_queue_is_immediate_and_counts_as_given_up(bench: Bench) -> None:
+    bench.runner.allow(0)
+    bench.submit("a", output=100)
+    bench.submit("b", output=100)
+    bench.steps(3)
+    bench.submit("c")
+    assert bench.loop.cancel("c")
+    assert bench.client.ends["c"].finish_reason == "cancelled"
+    assert bench.loop.frame(0, 0)[0].counters.gave_up_waiting == 1
+
+
+def test_a_stop_string_ends_the_request_and_drops_what_is_beyond(bench: Bench) -> None:
+    bench.runner.allow(0)
+    bench.submit("a", output=200)
+    bench.steps(6)
+    bench.loop.finish("a", 3)
+    bench.release()
+    bench.wait_for_end("a")
+    assert bench.client.ends["a"].finish_reason == "stop"
+    assert bench.loop.frame(0, 0)[0].counters.finished == 1
+
+
+def test_a_bad_row_fails_alone(bench: Bench) -> None:
+    bench.runner.bad = {"bad"}
+    bench.submit("good", output=30)
+    bench.submit("bad")
+    bench.wait_for_end("good", "bad")
+    assert bench.client.ends["bad"].error == "NaN logits"
+    assert bench.client.ends["good"].finish_reason == "length"
+
+
+def test_a_failed_step_fails_its_requests_and_the_engine_goes_on(bench: Bench) -> None:
+    bench.runner.allow(0)
+    bench.submit("a", output=200)
+    bench.steps(2)
+    bench.submit("later")
+    bench.runner.faults = 1
+    bench.release()
+    bench.wait_for_end("a", "later")
+    assert "RuntimeError" in (bench.client.ends["a"].error or "")
+    assert bench.client.ends["later"].finish_reason == "length"
+    frame, _ = bench.loop.frame(0, 0)
+    assert frame.health == "ok"
+    assert any(event.kind == "engine_fault" for event in frame.events)
+    assert frame.pool.live == 0
+    assert balanced(bench)
+
+
+def test_con_16_three_faults_in_a_row_stop_the_engine_and_everybody_is_told() -> None:
+    bench = Bench(slots=1)
+    bench.runner.faults = 3
+    bench.runner.allow(0)
+    bench.loop.start()
+    for name in "abcde":
+        bench.submit(name)
+    bench.release()
+    bench.wait_for_end(*"abcde")
+    assert all(bench.client.ends[name].error for name in "abcde")
+    health, reason = bench.loop.health()
+    assert health == "fault"
+    assert "3 steps in a row" in (reason or "")
+    with pytest.raises(EngineUnavailableError, match="stopped"):
+        bench.submit("f")
+    bench.loop.stop()
+
+
+def test_con_16_a_wedged_step_is_noticed_and_told() -> None:
+    bench = Bench()
+    bench.loop.step_timeout = 0.2
+    wedged = threading.Event()
+    bench.loop.on_wedged = lambda reason: wedged.set()
+    bench.runner.allow(0)
+    bench.loop.start()
+    bench.submit("a")
+    bench.submit("b")
+    assert wedged.wait(PATIENCE)
+    assert bench.loop.health()[0] == "fault"
+    assert bench.client.ends["a"].error
+    assert bench.client.ends["b"].error
+    bench.client.ends.clear()
+    bench.release()
+    bench.loop.stop()
+
+
+def test_drain_refuses_newcomers_fails_the_waiting_and_lets_the_running_finish(bench: Bench) -> None:
+    bench.runner.allow(0)
+    for name in "ab":
+        bench.submit(name, output=100)
+    bench.steps(3)
+    bench.submit("c")
+    bench.loop.drain()
+    assert bench.client.ends["c"].error
+    assert bench.loop.health()[0] == "draining"
+    with pytest.raises(EngineUnavailableError, match="shutting down"):
+        bench.submit("d")
+    bench.release()
+    bench.wait_for_end("a", "b")
+    assert bench.client.ends["a"].finish_reason == "length"
+
+
+def test_stop_fails_what_is_left(bench: Bench) -> None:
+    bench.runner.allow(0)
+    for name in "abc":
+        bench.submit(name, output=200)
+    bench.steps(2)
+    stopper = threading.Thread(target=bench.loop.stop)
+    stopper.start()
+    bench.release()
+    stopper.join(PATIENCE)
+    assert all(name in bench.client.ends for name in "abc")
+    assert bench.loop.num_in_flight == 0
+
+
+def test_settings_change_whole_or_not_at_all(bench: Bench) -> None:
+    limits = bench.loop.change({"slots": 4, "budget": 32}, revision=0, source="test")
+    assert (limits.revision, limits.slots, limits.budget) == (1, 4, 32)
+    for changes, message in [
+        ({"slots": 8, "context": 500}, "trained for: at most 400"),
+        ({"slots": 0}, "slots must be between 1 and 256"),
+        ({"slots": 64}, "at most 32"),
+        ({"slots": "8"}, "slots"),
+        ({"slots": 8, "port": 1}, "restart with --port"),
+        ({"depth": 1}, "unknown setting"),
+    ]:
+        with pytest.raises(SettingsError, match=message):
+            bench.loop.change(changes, revision=None, source="test")
+    assert bench.loop.limits.slots == 4
+    assert bench.loop.revision == 1
+    with pytest.raises(RevisionConflictError) as caught:
+        bench.loop.change({"slots": 2}, revision=0, source="other")
+    assert caught.value.revision == 1
+    texts = [event.text for event in bench.loop.frame(0, 0)[0].events if event.kind == "setting_changed"]
+    assert texts == ["slots 2 → 4 by test", "budget 16 → 32 by test"]
+
+
+def test_run_01_lowering_slots_while_streaming_loses_nothing(bench: Bench) -> None:
+    bench.runner.allow(0)
+    bench.submit("a", output=100)
+    bench.submit("b", output=100)
+    bench.steps(3)
+    bench.loop.change({"slots": 1}, revision=None, source="test")
+    bench.submit("c")
+    bench.release()
+    bench.wait_for_end("a", "b", "c")
+    assert [len(bench.client.tokens[name]) for name in "abc"] == [100, 100, 5]
+
+
+def test_met_08_events_come_once_to_each_reader(bench: Bench) -> None:
+    bench.submit("a")
+    bench.wait_for_end("a")
+    first, cursor = bench.loop.frame(0, 0)
+    kinds = [event.kind for event in first.events]
+    assert kinds == ["admitted", "first_token", "finished"]
+    again, _ = bench.loop.frame(1, cursor)
+    assert again.events == ()
+
+
+def test_met_03_windows_count_every_gap_and_every_first_token(bench: Bench) -> None:
+    for name in "abc":
+        bench.submit(name, output=11)
+    bench.wait_for_end(*"abc")
+    frame, _ = bench.loop.frame(0, 0)
+    assert frame.minute.ttft_count == 3
+    assert frame.minute.itl_count == 30
+    assert frame.counters.generated_tokens == 33
+    assert frame.counters.prompt_tokens == 24
+    page = bench.loop.metrics_text().decode()
+    assert "slotdeck_inter_token_latency_seconds_count 30.0" in page
+    assert 'slotdeck_requests_finished_total{reason="length"} 3.0' in page
+    assert "vllm:generation_tokens_total 33.0" in page
+
+
+def test_without_traffic_percentiles_are_unknown_not_zero() -> None:
+    frame, _ = Bench().loop.frame(0, 0)
+    assert frame.minute.ttft_p95 is None
+    assert frame.ten_minutes.itl_p95 is None
+    assert frame.health == "starting"
