@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from pydantic import ValidationError
@@ -63,6 +63,8 @@ class Output:
     """``stop``, ``length`` or ``cancelled`` when the request has ended without a failure."""
     error: str | None = None
     """Why the request failed, as a sentence for its client."""
+    unserved: bool = False
+    """It failed before anything was computed for it, so that trying again later or elsewhere repeats nothing."""
 
 
 Deliver = Callable[[list[Output]], None]
@@ -323,21 +325,20 @@ class EngineLoop:
         self._hand_over(events)
 
     def _outputs(self, plan: StepPlan, before: dict[str, int], events: list[Event], now: float) -> list[Output]:
-        ends = {event.request.id: _end_of(event) for event in events}
+        ends = {event.request.id: end for event in events if (end := _end_of(event)) is not None}
         outputs = []
         for row in plan.rows:
             request = row.request
             tokens = request.output_token_ids[before[request.id] :] if row.samples else []
-            reason, failure = ends.get(request.id) or (None, None)
-            if tokens or reason or failure:
-                outputs.append(Output(request.id, tokens, now, reason, failure))
+            if request.id in ends:
+                outputs.append(replace(ends[request.id], token_ids=tokens))
+            elif tokens:
+                outputs.append(Output(request.id, tokens, now))
         return outputs
 
     def _hand_over(self, events: list[Event]) -> None:
         """Tell the clients of requests that ended outside a step."""
-        outputs = [
-            Output(event.request.id, [], event.time, *end) for event in events if (end := _end_of(event)) is not None
-        ]
+        outputs = [end for event in events if (end := _end_of(event)) is not None]
         if outputs:
             self.deliver(outputs)
 
@@ -368,13 +369,15 @@ class EngineLoop:
             return
 
 
-def _end_of(event: Event) -> tuple[str | None, str | None] | None:
-    """(finish reason, error) of an event that ends a request, else ``None``."""
+def _end_of(event: Event) -> Output | None:
+    """What an event that ends a request means for its client, without tokens; ``None`` for other events."""
+    request = event.request
     if event.kind is EventKind.FINISHED:
-        reason = event.request.finish_reason
-        return (reason.value if reason else "stop"), None
+        reason = request.finish_reason
+        return Output(request.id, [], event.time, finish_reason=reason.value if reason else "stop")
     if event.kind is EventKind.CANCELLED:
-        return "cancelled", None
+        return Output(request.id, [], event.time, finish_reason="cancelled")
     if event.kind is EventKind.FAILED:
-        return None, event.request.failure or "the request failed"
+        error = request.failure or "the request failed"
+        return Output(request.id, [], event.time, error=error, unserved=request.timeline.scheduled is None)
     return None

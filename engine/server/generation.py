@@ -127,7 +127,7 @@ class Generation:
 
     def _read(self, output: Output) -> Piece:
         if output.error is not None:
-            raise failed(output.error)
+            raise unavailable(output.error, "engine_unavailable", 5) if output.unserved else failed(output.error)
         text = ""
         for index, token_id in enumerate(output.token_ids, start=1):
             self.num_output_tokens += 1
