@@ -18,6 +18,8 @@ from engine.settings import SettingsError, StartSettings, default_socket
 ADDRESS_TAKEN = 3
 """Exit code: the port or the admin socket is in use, or cannot be had."""
 LONGEST_SOCKET_PATH = 107
+SEND_BUFFER = 256 << 10
+"""Bytes the kernel keeps for a client that does not read; left to itself it would take megabytes for each."""
 
 
 class ListenError(RuntimeError):
@@ -96,6 +98,7 @@ def _resolve(host: str, port: int) -> tuple[int, Any]:
 
 def _bind_tcp(tcp: socket.socket, address: Any, settings: StartSettings) -> None:
     tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    tcp.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # accepted connections inherit it
     try:
         tcp.bind(address)
         # Two sockets may be bound to one port as long as neither listens; only listening makes it ours.

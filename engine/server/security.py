@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,6 +18,7 @@ PUBLIC_PATH = "/health"
 BODY_SILENCE = 60.0
 """Seconds that a client may pause within a body."""
 LONGEST_ECHO = 128
+MOST_HEADER_BYTES = 32 << 10
 
 
 class HostRule:
@@ -76,7 +76,9 @@ class Outermost:
                 raise ConnectionAbortedError("an error ended an answer that had begun") from None
 
     def _check(self, scope: Scope, headers: Headers) -> None:
-        """Host, Origin, key, content type and encoding. Raises ApiError."""
+        """Header size, Host, Origin, key, content type and encoding. Raises ApiError."""
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADER_BYTES:
+            raise ApiError(431, f"the headers are larger than {MOST_HEADER_BYTES} bytes", code="headers_too_large")
         if self._hosts is not None:
             self._check_names(self._hosts, scope, headers)
         scope.setdefault("state", {})["user"] = self._user(scope, headers)
@@ -98,8 +100,8 @@ class Outermost:
                 code="host_refused",
             )
         if "origin" in headers:
-            origin = urlsplit(headers["origin"])
-            name = _host_name(origin.netloc) if origin.scheme in ("http", "https") else ""
+            scheme, _, place = headers["origin"].partition("://")
+            name = _host_name(place) if scheme in ("http", "https") else ""
             if not name or not hosts.allows(name, local):
                 raise ApiError(
                     403, "pages of that origin may not call this server: start it with --allowed-host NAME",
@@ -168,7 +170,8 @@ def _host_name(value: str) -> str:
     """``NAS.local:8000`` → ``nas.local``, ``[::1]:8000`` → ``::1``."""
     value = value.strip().lower().rpartition("@")[2]
     if value.startswith("["):
-        return value[1:].partition("]")[0]
+        address, closed, _ = value[1:].partition("]")
+        return address if closed else ""
     return value if value.count(":") > 1 else value.partition(":")[0]
 
 

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.server.harness import RunningServer, running
+from tests.text.folders import make_folder
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture(scope="session")
+def _shared(tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with running(tokenizer, tmp_path_factory.mktemp("shared"), heartbeat=0.2) as server:
+        yield server
+
+
+@pytest.fixture
+def server(_shared: RunningServer) -> Iterator[RunningServer]:
+    """The shared server: 4 slots of 512 tokens, queue of 16, no keys. Each test must leave it idle and sound."""
+    yield _shared
+    _shared.runner.gate.set()
+    _shared.idle()

@@ -1,0 +1,198 @@
+"""A real server over a real engine loop, in a thread; only the model is replaced by a script.
+
+The last user message decides the answer: ``say: TEXT`` answers TEXT and ends, ``forever`` never ends, ``explode``
+makes the whole step fail. ``runner.gate`` holds every step while it is cleared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from engine.core.request import Request, StepPlan, StepResult
+from engine.loop import EngineLoop
+from engine.server.bridge import Bridge
+from engine.server.context import ServedModel
+from engine.server.listeners import open_listeners
+from engine.server.serve import serve
+from engine.settings import BLOCK_SIZE, LiveSettings, StartSettings
+from engine.telemetry.frame import EngineInfo, Frame
+from engine.text.tokenizer import TextModel
+
+MODEL = "tiny-chat"
+
+
+class ScriptRunner:
+    """Answers as the prompt asks. ``pace`` is the length of a step in seconds."""
+
+    def __init__(self, text: TextModel) -> None:
+        self.text = text
+        self.gate = threading.Event()
+        self.gate.set()
+        self.pace = 0.0005
+        self.seen: list[str] = []
+        """Prompts that were computed, in order of their first step."""
+        self._answers: dict[str, Iterator[int]] = {}
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self.gate.wait()
+        time.sleep(self.pace)
+        result = StepResult()
+        for row in plan.rows:
+            request = row.request
+            if request.id not in self._answers:
+                self._answers[request.id] = self._answer(request)
+            if row.samples:
+                result.tokens[request.id] = next(self._answers[request.id])
+        return result
+
+    def _answer(self, request: Request) -> Iterator[int]:
+        prompt = self.text.decode(request.token_ids[: request.num_prompt_tokens])
+        self.seen.append(prompt)
+        asked = prompt.rpartition("user\n")[2].removesuffix("\nassistant\n")
+        if "explode" in asked:
+            raise RuntimeError(f"secret-in-exception {asked}")
+        if asked.startswith("say: "):
+            ids = self.text._encode(self.text._tokenizer, asked.removeprefix("say: "))
+            return itertools.chain(ids, itertools.repeat(next(iter(self.text.end_token_ids))))
+        return itertools.cycle(self.text._encode(self.text._tokenizer, " la"))
+
+
+class RunningServer:
+    """A server in a thread; ``client`` and ``admin`` are httpx clients over TCP and the unix socket."""
+
+    def __init__(
+        self, tokenizer: Path, runtime: Path, *, limits: LiveSettings, kv_tokens: int, settings: dict[str, Any]
+    ) -> None:
+        self.settings = StartSettings(port=0, socket=runtime / "engine.sock", **settings)
+        self.text = TextModel(tokenizer)
+        self.runner = ScriptRunner(self.text)
+        self.bridge = Bridge(most_pending=200)
+        info = EngineInfo(model=MODEL, trained_context=8192)
+        self.engine = EngineLoop(self.runner, limits, kv_tokens // BLOCK_SIZE, self.bridge.deliver, info)
+        self.exit_code: int | None = None
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        assert self._ready.wait(20)
+        if self._failure is not None:
+            raise self._failure
+        self.client = httpx.Client(base_url=self.url, timeout=20)
+        self.admin = httpx.Client(
+            transport=httpx.HTTPTransport(uds=str(self.settings.socket)), base_url="http://engine", timeout=20
+        )
+
+    def _run(self) -> None:
+        try:
+            with open_listeners(self.settings) as listeners:
+                self.url = listeners.url
+                self.engine.start()
+                self.exit_code = asyncio.run(
+                    serve(
+                        self.engine,
+                        self.bridge,
+                        text=self.text,
+                        model=ServedModel(id=MODEL, created=1_700_000_000, stop_token_ids=frozenset()),
+                        settings=self.settings,
+                        listeners=listeners,
+                        on_ready=lambda _: self._ready.set(),
+                    )
+                )
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._ready.set()
+            self.runner.gate.set()
+            if self.engine._thread.ident is not None:
+                self.engine.stop()
+
+    def ended(self, patience: float = 20) -> bool:
+        self._thread.join(patience)
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        self.runner.gate.set()
+        if self._thread.is_alive():
+            try:
+                self.admin.post("/admin/shutdown", json={"force": True})
+            except httpx.TransportError:
+                pass
+        assert self.ended()
+        self.client.close()
+        self.admin.close()
+
+    # -- shorthands ------------------------------------------------------------------------------------------
+
+    def chat(
+        self, content: Any = "say: hello", *, headers: dict[str, str] | None = None, **fields: Any
+    ) -> httpx.Response:
+        body = {"model": MODEL, "messages": [{"role": "user", "content": content}]} | fields
+        return self.client.post("/v1/chat/completions", json=body, headers=headers)
+
+    def raw_chat(self, content: str, **fields: Any) -> socket.socket:
+        """Send a chat request on a bare socket and leave the answer unread."""
+        import json
+
+        body = json.dumps({"messages": [{"role": "user", "content": content}]} | fields).encode()
+        connection = socket.create_connection(("127.0.0.1", self.port))
+        connection.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body
+        )
+        return connection
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def frame(self) -> Frame:
+        return Frame.model_validate_json(self.admin.get("/admin/frame").text)
+
+    def until(self, condition: Callable[[Frame], bool]) -> Frame:
+        """The first frame that fulfils ``condition``; fails the test when none comes."""
+        deadline = time.monotonic() + 15
+        while time.monotonic() < deadline:
+            frame = self.frame()
+            if condition(frame):
+                return frame
+            time.sleep(0.005)
+        raise AssertionError(f"never came to pass; last: {frame!r}")
+
+    def idle(self) -> Frame:
+        """Wait until nothing runs or waits; every block must be free and every request accounted for."""
+        frame = self.until(lambda frame: frame.running == 0 and frame.waiting_count == 0)
+        assert frame.pool.live == 0
+        counts = frame.counters
+        ends = (counts.finished, counts.cancelled, counts.failed, counts.rejected, counts.invalid)
+        assert counts.received == sum(count or 0 for count in ends)
+        return frame
+
+
+@contextmanager
+def running(
+    tokenizer: Path,
+    runtime: Path,
+    *,
+    slots: int = 4,
+    context: int = 512,
+    queue: int = 16,
+    kv_tokens: int | None = None,
+    **settings: Any,
+) -> Iterator[RunningServer]:
+    limits = LiveSettings(slots=slots, context=context, queue=queue, budget=64)
+    pool = kv_tokens or slots * context
+    server = RunningServer(tokenizer, runtime, limits=limits, kv_tokens=pool, settings=settings)
+    try:
+        yield server
+    finally:
+        server.stop()

@@ -1,0 +1,46 @@
+"""A server as a process of its own, for tests that send signals: ``process.py TOKENIZER SOCKET`` prints its URL."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from engine.loop import EngineLoop
+from engine.server.bridge import Bridge
+from engine.server.context import ServedModel
+from engine.server.listeners import open_listeners
+from engine.server.serve import serve
+from engine.settings import LiveSettings, StartSettings
+from engine.text.tokenizer import TextModel
+from tests.server.harness import MODEL, ScriptRunner
+
+
+def main() -> int:
+    text = TextModel(Path(sys.argv[1]))
+    settings = StartSettings(port=0, socket=Path(sys.argv[2]))
+    runner = ScriptRunner(text)
+    runner.pace = 0.05
+    bridge = Bridge()
+    with open_listeners(settings) as listeners:
+        engine = EngineLoop(runner, LiveSettings(context=8192), 4096, bridge.deliver)
+        engine.start()
+        code = asyncio.run(
+            serve(
+                engine,
+                bridge,
+                text=text,
+                model=ServedModel(id=MODEL, created=0, stop_token_ids=frozenset()),
+                settings=settings,
+                listeners=listeners,
+                on_ready=lambda url: print(url, flush=True),
+            )
+        )
+        engine.stop()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""The admin API on its private socket, and the life of the process: start, refusal to start, drain, force."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from engine.server.listeners import ListenError, open_listeners
+from engine.settings import SETTINGS, StartSettings
+from engine.telemetry.frame import Frame, LimitInfo
+from tests.server.harness import RunningServer, running
+
+
+def test_frame_stream_starts_at_once_and_counts(server: RunningServer) -> None:
+    with server.admin.stream("GET", "/admin/stream?rate=10") as response:
+        assert response.headers["content-type"] == "application/x-ndjson"
+        lines = response.iter_lines()
+        frames = [Frame.model_validate_json(next(lines)) for _ in range(3)]
+    assert [frame.sequence for frame in frames] == [1, 2, 3]
+    assert len({frame.boot_id for frame in frames}) == 1
+    assert frames[0].limits.slots == 4
+
+
+def test_frame_stream_carries_each_event_once(server: RunningServer) -> None:
+    with server.admin.stream("GET", "/admin/stream?rate=10") as response:
+        lines = response.iter_lines()
+        next(lines)
+        server.chat("say: hello")
+        kinds: list[str] = []
+        while "finished" not in kinds:
+            kinds += [event.kind for event in Frame.model_validate_json(next(lines)).events]
+        kinds += [event.kind for event in Frame.model_validate_json(next(lines)).events]
+    assert kinds == ["admitted", "first_token", "finished"]
+
+
+@pytest.mark.parametrize("rate", ["0", "0.1", "11", "x", "nan", "inf"])
+def test_frame_stream_rate_is_checked(server: RunningServer, rate: str) -> None:
+    response = server.admin.get(f"/admin/stream?rate={rate}")
+    assert response.status_code == 422
+    assert response.json()["error"]["param"] == "rate"
+
+
+def test_settings_table(tokenizer: Path, tmp_path: Path) -> None:
+    with running(tokenizer, tmp_path, api_key=["a=s3cret"]) as server:
+        document = server.admin.get("/admin/settings").json()
+        rows = {row["name"]: row for row in document["settings"]}
+        assert list(rows) == list(SETTINGS)
+        assert set(rows["slots"]) == {"name", "value", "unit", "live", "key", "minimum", "maximum", "help"}
+        assert rows["slots"]["value"] == 4
+        assert rows["slots"]["live"]
+        assert rows["heartbeat"]["value"] == 10.0
+        assert "s3cret" not in json.dumps(document)
+
+
+def test_change_answers_with_the_limits_in_force(tokenizer: Path, tmp_path: Path) -> None:
+    with running(tokenizer, tmp_path) as server:
+        response = server.admin.patch(
+            "/admin/settings", json={"changes": {"slots": 8, "queue": 2}, "revision": 0, "source": "console"}
+        )
+        limits = LimitInfo.model_validate(response.json())
+        assert (limits.slots, limits.queue) == (8, 2)
+        assert limits.revision > 0
+        stale = server.admin.patch("/admin/settings", json={"changes": {"slots": 2}, "revision": 0})
+        assert stale.status_code == 409
+        assert stale.json()["error"]["code"] == "revision_conflict"
+        assert server.frame().limits == limits
+        lowered = server.admin.patch("/admin/settings", json={"changes": {"context": 64}})
+        assert lowered.status_code == 200
+        error = server.chat("alpha beta gamma " * 20).json()["error"]
+        assert error["code"] == "context_length_exceeded"
+        assert "64" in error["message"]
+        assert server.client.get("/v1/models").json()["data"][0]["context_length"] == 64
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"changes": {"slots": 0}}, "slots"),
+        ({"changes": {"context": 100_000}}, "context"),
+        ({"changes": {"port": 1}}, "port"),
+        ({"changes": {"nothing": 1}}, "nothing"),
+        ({"changes": {"slots": "8"}}, "slots"),
+        ({"changes": {"slots": True}}, "slots"),
+        ({"changes": {}}, "changes"),
+        ({"changes": [1]}, "changes"),
+        ({}, "changes"),
+        ({"changes": {"slots": 5}, "revision": "1"}, "revision"),
+        ({"changes": {"slots": 5}, "source": ""}, "source"),
+        ({"changes": {"slots": 5}, "source": "a\nb"}, "source"),
+    ],
+)
+def test_changes_are_refused_whole_with_a_reason(server: RunningServer, body: Any, param: str) -> None:
+    before = server.frame().limits
+    response = server.admin.patch("/admin/settings", json=body)
+    assert response.status_code == 422
+    error = response.json()["error"]
+    assert error["param"] == param
+    assert error["message"]
+    assert server.frame().limits == before
+
+
+def test_admin_routes_are_not_on_tcp(server: RunningServer) -> None:
+    for path in ("/admin/frame", "/admin/settings", "/admin/stream"):
+        assert server.client.get(path).status_code == 404
+    assert server.client.post("/admin/shutdown").status_code == 404
+    assert server.admin.get("/v1/models").status_code == 404
+
+
+def test_admin_errors(server: RunningServer) -> None:
+    assert server.admin.patch("/admin/settings", content=b"{").status_code == 400
+    assert server.admin.post("/admin/requests/none/cancel").status_code == 404
+    assert server.admin.post("/admin/shutdown", json={"force": "no"}).status_code == 422
+    assert server.admin.delete("/admin/settings").status_code == 405
+
+
+def test_the_socket_is_private(server: RunningServer) -> None:
+    path = server.settings.socket
+    assert path is not None
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_default_folder_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with open_listeners(StartSettings(port=0)) as listeners:
+        assert listeners.admin_path.is_relative_to(tmp_path)
+        assert stat.S_IMODE(listeners.admin_path.parent.stat().st_mode) == 0o700
+
+
+def test_port_in_use_is_one_clear_line(server: RunningServer, tmp_path: Path) -> None:
+    with pytest.raises(ListenError, match=f"port {server.port} .* in use .*--port") as caught:
+        open_listeners(StartSettings(port=server.port, socket=tmp_path / "s"))
+    assert caught.value.exit_code == 3
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_live_engine_keeps_its_socket(server: RunningServer) -> None:
+    with pytest.raises(ListenError, match=f"pid {os.getpid()}"):
+        open_listeners(StartSettings(port=0, socket=server.settings.socket))
+    assert server.frame().health == "ok"
+
+
+def test_a_dead_engines_socket_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "engine.sock"
+    left_over = socket.socket(socket.AF_UNIX)
+    left_over.bind(str(path))
+    left_over.close()
+    (tmp_path / "engine.sock.lock").write_text("999999\n")
+    with open_listeners(StartSettings(port=0, socket=path)) as listeners:
+        assert listeners.admin_path == path
+    assert not path.exists()
+
+
+def test_socket_places_that_cannot_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not ours")
+    for path in (tmp_path / ("x" * 120), tmp_path / "file" / "s", tmp_path / "file"):
+        with pytest.raises(ListenError, match="--socket"):
+            open_listeners(StartSettings(port=0, socket=path))
+    assert (tmp_path / "file").read_text() == "not ours"
+
+
+def test_con_19_shutdown_drains(tokenizer: Path, tmp_path: Path) -> None:
+    with running(tokenizer, tmp_path, slots=1, queue=4) as server, ThreadPoolExecutor(4) as pool:
+        server.runner.gate.clear()
+        runs = pool.submit(server.chat, "say: finished", stream=True)
+        server.until(lambda frame: frame.running == 1)
+        waits = pool.submit(server.chat, "say: never", stream=True)
+        refused_soon = pool.submit(server.chat, "say: never")
+        server.until(lambda frame: frame.waiting_count == 2)
+        with server.admin.stream("GET", "/admin/stream?rate=10") as frames:
+            lines = frames.iter_lines()
+            next(lines)
+            assert server.admin.post("/admin/shutdown", json={"force": False}).status_code == 202
+            server.until(lambda frame: frame.health == "draining")
+            assert "error" in waits.result().text
+            assert waits.result().text.endswith("data: [DONE]\n\n")
+            assert refused_soon.result().status_code >= 500
+            newcomer = server.chat("say: too late")
+            assert newcomer.status_code == 503
+            assert "retry-after" in newcomer.headers
+            assert server.client.get("/health").json()["status"] == "draining"
+            server.runner.gate.set()
+            assert '"finish_reason": "stop"' in runs.result().text
+            assert Frame.model_validate_json(list(lines)[-1]).running == 0  # ends by itself, with the last frame
+        assert server.ended()
+        assert server.exit_code == 0
+        assert server.settings.socket is not None
+        assert not server.settings.socket.exists()
+
+
+def test_con_19_the_drain_timeout_cuts_what_still_runs(tokenizer: Path, tmp_path: Path) -> None:
+    with running(tokenizer, tmp_path, drain_timeout=0.2) as server, ThreadPoolExecutor(1) as pool:
+        server.runner.pace = 0.05
+        runs = pool.submit(server.chat, "forever", stream=True)
+        server.until(lambda frame: frame.running == 1)
+        server.admin.post("/admin/shutdown")
+        assert "before the answer was complete" in runs.result().text
+        assert runs.result().text.endswith("data: [DONE]\n\n")
+        assert server.ended()
+        assert server.exit_code == 0
+
+
+def test_con_19_force_does_not_wait(tokenizer: Path, tmp_path: Path) -> None:
+    with running(tokenizer, tmp_path, drain_timeout=600) as server, ThreadPoolExecutor(1) as pool:
+        server.runner.pace = 0.05
+        runs = pool.submit(server.chat, "forever")
+        server.until(lambda frame: frame.running == 1)
+        server.admin.post("/admin/shutdown", json={"force": False})
+        server.until(lambda frame: frame.health == "draining")
+        server.admin.post("/admin/shutdown", json={"force": True})
+        assert runs.result().status_code == 500
+        assert server.ended()
+        assert server.exit_code == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_con_19_signals_end_the_process_with_0(tokenizer: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """First signal: a running stream goes on; second: it is cut with an error event and the process ends."""
+    program = Path(__file__).with_name("process.py")
+    process = subprocess.Popen(
+        [sys.executable, program, str(tokenizer), str(tmp_path / "engine.sock")], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        body = {"messages": [{"role": "user", "content": "forever"}], "stream": True}
+        with httpx.stream("POST", url + "/v1/chat/completions", json=body, timeout=20) as response:
+            lines = response.iter_lines()
+            next(line for line in lines if "content" in line)
+            process.send_signal(number)
+            while httpx.get(url + "/health").json()["status"] != "draining":
+                pass
+            next(line for line in lines if "content" in line)
+            process.send_signal(number)
+            rest = [line for line in lines if line]
+        assert "error" in rest[-2]
+        assert rest[-1] == "data: [DONE]"
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,73 @@
+"""Token ids to text and stop strings, cut anywhere."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.text.detokenizer import Detokenizer
+from engine.text.stop import StopMatcher
+from engine.text.tokenizer import TextModel
+from tests.text.folders import make_folder
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> TextModel:
+    return TextModel(make_folder(tmp_path_factory.mktemp("tokenizer")))
+
+
+def test_txt_01_no_half_character_ever_appears(text: TextModel) -> None:
+    answer = "cat 🐈 and 三匹の猫, é\u0301 done"
+    ids = text._encode(text._tokenizer, answer)
+    detokenizer = Detokenizer(text)
+    pieces = [detokenizer.push(index) for index in ids]
+    assert "".join(pieces) + detokenizer.flush() == answer
+    assert not any("\ufffd" in piece for piece in pieces)
+    assert "" in pieces  # something really was held back
+
+
+def test_txt_01_an_answer_cut_inside_a_character_is_flushed(text: TextModel) -> None:
+    ids = text._encode(text._tokenizer, "ok 🐈")[:-1]
+    detokenizer = Detokenizer(text)
+    streamed = "".join(map(detokenizer.push, ids))
+    assert streamed == "ok "
+    assert streamed + detokenizer.flush() == text.decode(ids)
+    assert detokenizer.flush() == ""
+
+
+@given(st.lists(st.integers(0, 419), max_size=60))
+def test_txt_01_joined_stream_is_the_whole_text(text: TextModel, ids: list[int]) -> None:
+    detokenizer = Detokenizer(text)
+    assert "".join(map(detokenizer.push, ids)) + detokenizer.flush() == text.decode(ids)
+
+
+def feed(stops: list[str], chunks: list[str]) -> tuple[str, StopMatcher]:
+    matcher = StopMatcher(stops)
+    shown = "".join(map(matcher.push, chunks))
+    return shown + matcher.flush(), matcher
+
+
+def test_txt_02_a_stop_spread_over_tokens_is_never_shown() -> None:
+    matcher = StopMatcher(["beta gamma"])
+    shown = [matcher.push(chunk) for chunk in ("alpha", " be", "ta", " gam", "ma", " delta")]
+    assert shown == ["alpha", " ", "", "", "", ""]
+    assert matcher.matched
+
+
+def test_txt_02_what_cannot_become_a_stop_is_not_held() -> None:
+    matcher = StopMatcher(["END"])
+    assert [matcher.push(chunk) for chunk in ("E", "N", "x", "EN")] == ["", "", "ENx", ""]
+    assert matcher.flush() == "EN"
+
+
+@given(
+    st.lists(st.text("abc", min_size=1, max_size=4), max_size=4),
+    st.lists(st.text("abc", max_size=3), max_size=20),
+)
+def test_txt_02_the_text_ends_before_the_first_complete_stop(stops: list[str], chunks: list[str]) -> None:
+    whole = "".join(chunks)
+    shown, matcher = feed(stops, chunks)
+    ends = [(whole.find(stop) + len(stop), whole.find(stop)) for stop in stops if stop in whole]
+    assert matcher.matched == bool(ends)
+    assert shown == (whole[: min(start for end, start in ends if end == min(ends)[0])] if ends else whole)
