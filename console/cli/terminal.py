@@ -83,6 +83,8 @@ def _run_child(console: Callable[[], int], alive: int, modes: list[Any] | None) 
     """The child's whole life; never returns."""
 
     def watch_parent() -> None:
+        # A signal that this thread took would not wake the main thread, where handlers run.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         os.read(alive, 1)  # Returns only when the parent is gone: it never writes.
         reset_terminal(modes)
         os._exit(FAILED)

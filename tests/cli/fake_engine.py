@@ -67,8 +67,8 @@ class FakeEngine(FakeOpenAI):
             return None
         return JSONResponse({"error": {"message": "unknown API key"}}, 401)
 
-    async def _frame(self, _request: Request) -> Response:
-        frame = Frame(
+    def frame(self) -> Frame:
+        return Frame(
             boot_id=self.boot_id,
             sequence=1,
             time=time.time(),
@@ -81,7 +81,9 @@ class FakeEngine(FakeOpenAI):
             ten_minutes=WindowInfo(seconds=600),
             host=HostInfo(),
         )
-        return Response(frame.model_dump_json(), media_type="application/json")
+
+    async def _frame(self, _request: Request) -> Response:
+        return Response(self.frame().model_dump_json(), media_type="application/json")
 
     async def _settings(self, _request: Request) -> Response:
         values = self.settings.model_dump(mode="json") | {"slots": self.slots, "api_key": None}
