@@ -46,6 +46,27 @@ def test_con_02_a_client_that_leaves_during_prefill_is_never_decoded(server: Run
     assert after.generated_tokens == before.generated_tokens
 
 
+def test_a_client_that_leaves_while_it_is_tokenised_never_enters_the_queue(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, release = threading.Event(), threading.Event()
+    encode = server.text.encode_chat
+
+    def slow(messages: Any) -> list[int]:
+        entered.set()
+        release.wait(15)
+        return encode(messages)
+
+    before = server.frame().counters
+    monkeypatch.setattr(server.text, "encode_chat", slow)
+    connection = server.raw_chat("say: hello")
+    assert entered.wait(15)
+    connection.close()
+    after = server.until(lambda frame: frame.counters.cancelled == (before.cancelled or 0) + 1).counters
+    release.set()
+    assert (after.received, after.steps) == ((before.received or 0) + 1, before.steps)
+
+
 def test_con_03_those_who_leave_the_queue_are_never_computed(tokenizer: Path, tmp_path: Path) -> None:
     with running(tokenizer, tmp_path, slots=1, queue=4) as server:
         server.runner.gate.clear()

@@ -13,6 +13,7 @@ import pytest
 
 from engine.server.keys import KeyRing, load_api_keys
 from engine.server.listeners import ListenError, open_listeners
+from engine.server.security import HostRule
 from engine.settings import SettingsError, StartSettings
 from tests.server.harness import RunningServer, running
 
@@ -106,6 +107,14 @@ def test_sec_02_host(locked: RunningServer, host: str, status: int) -> None:
     assert response.status_code == status
     if status != 200:
         assert "--allowed-host" in response.json()["error"]["message"]
+
+
+def test_sec_02_on_an_open_bind_the_address_that_was_called_is_a_name_of_ours() -> None:
+    rule = HostRule("0.0.0.0", ["nas.local:8000"])
+    assert rule.allows("192.168.1.7", "192.168.1.7")
+    assert not rule.allows("192.168.1.8", "192.168.1.7")
+    assert rule.allows("nas.local", "192.168.1.7")
+    assert not rule.allows("evil.example", "192.168.1.7")
 
 
 @pytest.mark.parametrize(
