@@ -106,12 +106,14 @@ def _group_end(spans: Sequence[Span], begin: int, end: int) -> int:
 def _group(first: int, spans: Sequence[Span], store: KVStore, device: torch.device) -> Group:
     size, count = len(spans), spans[0].count
     width = max(_num_blocks(span) for span in spans)
-    blocks = np.zeros((size, width), dtype=np.int64)  # padding reads block 0, masked
+    blocks = np.empty((size, width), dtype=np.int64)
     for row, span in enumerate(spans):
         needed = _num_blocks(span)
         if len(span.blocks) < needed:
             raise ValueError(f"a sequence of {span.start + count} tokens has only {len(span.blocks)} blocks")
         blocks[row, :needed] = span.blocks[:needed]
+        # Padding reads a block of its own sequence: another's may hold values that are not finite in this very step.
+        blocks[row, needed:] = span.blocks[needed - 1]
     if blocks.max() >= store.num_blocks or blocks.min() < 0:
         raise ValueError(f"block ids must be 0 to {store.num_blocks - 1}")
     starts = np.fromiter((span.start for span in spans), np.int64, size)

@@ -15,8 +15,9 @@ from engine.settings import BLOCK_SIZE
 class KVStore:
     """Preallocated K and V of ``num_blocks`` blocks.
 
-    Invariant: every value is finite, since padding is read with weight 0 and 0 x NaN would be NaN. So the store starts
-    as zeros and whoever wrote a value that is not finite clears it (:meth:`clear`).
+    Invariant between steps: every value is finite, since unused places of a sequence's last block are read with weight
+    0, and 0 x NaN would be NaN. So the store starts as zeros, and a value that is not finite is cleared in the step
+    that wrote it (:meth:`clear`).
     """
 
     def __init__(self, config: ModelConfig, num_blocks: int, dtype: torch.dtype, device: torch.device) -> None:

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from engine.core.request import SamplingParams
 
 NOT_FINITE = "the model computed values that are not finite (NaN or infinity) for this request"
 
-_CANDIDATES = 1024
-"""Most likely tokens looked at first for top_p; a flatter distribution takes the full sort."""
+_PART = 256
+"""The vocabulary is walked in parts of this many tokens: first to the part, then inside it."""
 
 
 def sample(
@@ -41,39 +42,50 @@ def sample(
 
 def _draw(logits: torch.Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[int]:
     device = logits.device
-    temperatures = torch.tensor([max(p.temperature, 1e-4) for p in params], dtype=torch.float32, device=device)
+    scale = torch.tensor([1 / max(p.temperature, 1e-4) for p in params], dtype=torch.float32, device=device)
     # The best token gets weight 1, so that a small temperature cannot overflow.
-    weights = ((logits - logits.amax(-1, keepdim=True)) / temperatures[:, None]).exp_()
+    weights = (logits - logits.amax(-1, keepdim=True)).mul_(scale[:, None]).exp_()
     for index, p in enumerate(params):
         floor = _lowest_kept(weights[index], p)
         if floor is not None:
             weights[index].masked_fill_(weights[index] < floor, 0)
-    sums = weights.cumsum(-1, dtype=torch.float64)
     draws = torch.tensor([uniform(p.seed, at) for p, at in zip(params, positions, strict=True)], dtype=torch.float64)
-    # right=True finds the first sum above the draw, so a token of weight 0 is never chosen.
-    found = torch.searchsorted(sums, draws.to(device)[:, None] * sums[:, -1:], right=True)
-    return [int(token) for token in found.clamp_(max=logits.shape[-1] - 1)[:, 0].tolist()]
+    parts = F.pad(weights, (0, -weights.shape[1] % _PART)).view(len(params), -1, _PART)
+    part, rest = _walk(parts.sum(-1), draws.to(device))
+    inside = parts[torch.arange(len(params), device=device), part]
+    token, _ = _walk(inside, rest)
+    return [int(value) for value in (part * _PART + token).tolist()]
+
+
+def _walk(weights: torch.Tensor, draws: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where each draw in [0, 1) falls among its row of weights, and how far into that weight, again in [0, 1).
+
+    A weight of 0 is never chosen: the place is the first whose running sum exceeds the draw's share of the total.
+    """
+    sums = weights.cumsum(-1, dtype=torch.float64)
+    wanted = draws[:, None] * sums[:, -1:]
+    place = torch.searchsorted(sums, wanted, right=True).clamp_(max=weights.shape[1] - 1)
+    size = weights.gather(1, place).double()
+    into = (wanted - (sums.gather(1, place) - size)) / size
+    return place[:, 0], into[:, 0].clamp(0, 1 - 1e-12)
 
 
 def _lowest_kept(weights: torch.Tensor, params: SamplingParams) -> torch.Tensor | None:
     """Weight below which tokens are dropped by top_k, then top_p; None when all are kept. ``weights`` [vocab]."""
     vocabulary = weights.shape[0]
-    top_k = params.top_k if 0 < params.top_k < vocabulary else 0
-    if params.top_p >= 1:
-        return torch.topk(weights, top_k).values[-1] if top_k else None
-    if top_k:
-        best = torch.topk(weights, top_k).values
-        mass = best.sum(dtype=torch.float64)
-    else:
-        best = torch.topk(weights, min(_CANDIDATES, vocabulary)).values
-        mass = weights.sum(dtype=torch.float64)
-    sums = best.cumsum(-1, dtype=torch.float64)
-    wanted = params.top_p * mass
-    if not top_k and sums[-1] < wanted:
-        best = torch.sort(weights, descending=True).values
-        sums = best.cumsum(-1, dtype=torch.float64)
-    kept = int(torch.searchsorted(sums, wanted))  # the first whose sum reaches the wanted mass
-    return best[min(kept, best.shape[0] - 1)]
+    best = None
+    if 0 < params.top_k < vocabulary:
+        best = torch.topk(weights, params.top_k).values
+        if params.top_p >= 1:
+            return best[-1]
+    elif params.top_p >= 1:
+        return None
+    mass = (weights if best is None else best).sum(dtype=torch.float64)
+    if best is None:
+        # All tokens below this weight together have less than 1 - top_p, so the edge lies above it.
+        best = weights[weights >= (1 - params.top_p) * mass / vocabulary].sort(descending=True).values
+    edge = torch.searchsorted(best.cumsum(-1, dtype=torch.float64), params.top_p * mass)
+    return best[edge.clamp(max=best.shape[0] - 1)]
 
 
 def uniform(seed: int, position: int) -> float:

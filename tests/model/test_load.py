@@ -1,0 +1,281 @@
+"""Loading: what is refused, and that the sentence says what to do. No test here touches the network."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType, GGUFWriter
+from gguf.quants import quantize
+from safetensors.torch import load_file, save_file
+from tokenizers import pre_tokenizers
+from transformers import AutoTokenizer
+
+from engine.model import load as load_module
+from engine.model.config import ModelConfig, RopeScaling
+from engine.model.errors import ModelError
+from engine.model.load import find_model, load_model
+from engine.model.machine import choose_device, choose_dtype
+from engine.model.runner import Runner
+from tests.model.helpers import Driver, assert_greedy, make_request, random_prompt, save_tiny_llama
+
+
+def edit(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    document = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({name: value for name, value in document.items() if value is not ...}))
+
+
+def refusal(source: Path | str, **options: str) -> str:
+    with pytest.raises(ModelError) as caught:
+        load_model(str(source), **({"weights": "fp32", "device": "cpu"} | options))
+    return str(caught.value)
+
+
+def test_worked_example_of_kv_bytes() -> None:
+    config = ModelConfig(
+        id="8b", architecture="LlamaForCausalLM", num_layers=36, hidden_size=4096, num_heads=32, num_kv_heads=8,
+        head_dim=128, intermediate_size=12288, vocab_size=151936, max_positions=40960, rope_theta=1e6,
+        rope_scaling=RopeScaling(), rms_norm_eps=1e-6, tie_embeddings=False, stop_token_ids=frozenset(),
+    )  # fmt: skip
+    assert config.kv_bytes_per_token(2) == 147_456
+    assert config.kv_bytes_per_token(2) * 8192 == 1_207_959_552
+
+
+def test_parameters_are_counted_as_transformers_counts_them(tmp_path: Path) -> None:
+    for tied in (True, False):
+        model = save_tiny_llama(tmp_path / str(tied), tie_word_embeddings=tied)
+        found = find_model(str(tmp_path / str(tied)), weights="fp32", device="cpu")
+        assert found.config.num_parameters == sum(p.numel() for p in model.parameters())
+        assert found.weight_bytes >= 4 * found.config.num_parameters
+        assert found.peak_bytes > found.weight_bytes
+
+
+def test_stop_tokens_are_the_union_of_all_sources(tmp_path: Path) -> None:  # REQ-27
+    save_tiny_llama(tmp_path)
+    edit(tmp_path, eos_token_id=7)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [8, 9]}))
+    found = find_model(str(tmp_path), weights="fp32", device="cpu")
+    end = AutoTokenizer.from_pretrained(tmp_path).eos_token_id
+    assert found.config.stop_token_ids == {7, 8, 9, end}
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:  # MOD-01
+    save_tiny_llama(tmp_path, shard_size="100KB")
+    shards = sorted(tmp_path.glob("model-*.safetensors"))
+    assert len(shards) > 2
+    load_model(str(tmp_path), weights="fp32", device="cpu")
+    for shard in shards[:2]:
+        shard.unlink()
+    message = refusal(tmp_path)
+    assert shards[0].name in message
+    assert shards[1].name in message
+    assert shards[2].name not in message
+
+
+def test_missing_misshapen_and_unknown_tensors_are_named(tmp_path: Path) -> None:
+    save_tiny_llama(tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    del tensors["model.norm.weight"]
+    tensors["model.layers.0.mlp.up_proj.weight"] = torch.zeros(3, 3)
+    tensors["model.layers.0.self_attn.q_proj.bias"] = torch.zeros(64)
+    save_file(tensors, path)
+    message = refusal(tmp_path)
+    assert "missing: model.norm.weight" in message
+    assert "model.layers.0.mlp.up_proj.weight (3, 3) instead of (112, 64)" in message
+    assert "model.layers.0.self_attn.q_proj.bias" in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel is not supported. Supported are LlamaForCausalLM"),
+        ({"architectures": None}, "Supported are"),
+        ({"attention_bias": True}, "biases"),
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}}, "yarn"),  # CTX-07
+        ({"rope_parameters": ..., "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
+        ({"num_hidden_layers": ...}, "num_hidden_layers"),
+        ({"hidden_size": "wide"}, "cannot be read"),
+        ({"num_key_value_heads": 3}, "share"),
+        ({"vocab_size": 999}, "model.embed_tokens.weight (300, 64) instead of (999, 64)"),
+    ],
+)
+def test_what_the_decoder_would_get_wrong_is_refused(tmp_path: Path, changes: dict[str, Any], part: str) -> None:
+    save_tiny_llama(tmp_path)
+    edit(tmp_path, **changes)
+    assert part in refusal(tmp_path)
+
+
+def test_older_names_of_rotary_scaling(tmp_path: Path) -> None:
+    reference = save_tiny_llama(tmp_path, rope_parameters={"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0})
+    edit(tmp_path, rope_parameters=..., rope_theta=5000.0, rope_scaling={"type": "linear", "factor": 2.0})
+    driver = Driver(Runner(load_model(str(tmp_path), weights="fp32", device="cpu"), 8), 8, random.Random(0))
+    prompt = random_prompt(driver.random, 70)
+    assert_greedy(reference, prompt, driver.generate([make_request("a", prompt)], 8)["a"])
+
+
+def test_sources_that_are_not_there_or_not_a_model(tmp_path: Path) -> None:
+    assert "config.json is missing" in refusal(tmp_path)
+    assert "--model takes smollm2 (embedded)" in refusal(tmp_path / "nowhere")
+    assert "no model at" in refusal(tmp_path / "nowhere.gguf")
+    (tmp_path / "notes.txt").write_text("hello")
+    assert "not a .gguf file" in refusal(tmp_path / "notes.txt")
+    for content in (b"", b"GGUF", b"hello, I am no model", b"GGUF\3\0\0\0" + b"\xff" * 64):  # SEC-11
+        (tmp_path / "broken.gguf").write_bytes(content)
+        assert "not a readable GGUF file" in refusal(tmp_path / "broken.gguf")
+    save_tiny_llama(tmp_path / "bin")
+    (tmp_path / "bin" / "model.safetensors").rename(tmp_path / "bin" / "pytorch_model.bin")
+    assert ".bin" in refusal(tmp_path / "bin")
+    save_tiny_llama(tmp_path / "cut")
+    whole = (tmp_path / "cut" / "model.safetensors").read_bytes()
+    (tmp_path / "cut" / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    assert "damaged" in refusal(tmp_path / "cut")
+
+
+def test_a_hub_id_offline_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # MOD-04
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    message = refusal("some-org/some-model")
+    assert "some-org/some-model" in message
+    assert "--model at a folder or a .gguf file" in message
+
+
+def test_a_model_larger_than_the_memory_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # MOD-05
+    save_tiny_llama(tmp_path)
+    monkeypatch.setattr(load_module, "available_memory", lambda device: 1000)
+    monkeypatch.setattr(load_module, "_convert", lambda found: pytest.fail("weights were read"))
+    message = refusal(tmp_path)
+    assert "needs" in message
+    assert "bf16" in message
+
+
+def test_weights_that_give_nan_at_once_are_refused(tmp_path: Path) -> None:  # NUM-03
+    save_tiny_llama(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["model.layers.1.mlp.down_proj.weight"][0, 0] = float("nan")
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert "NaN" in refusal(tmp_path)
+
+
+def test_device_and_type_are_chosen_with_a_reason() -> None:
+    assert choose_device("cpu").type == "cpu"
+    for wrong in ("gpu", "cuda:", "cuda:x", "cuda:99"):
+        with pytest.raises(ModelError, match=r"cuda|CUDA"):
+            choose_device(wrong)
+    name, reason = choose_dtype("auto", torch.device("cpu"))
+    assert name in ("fp32", "bf16")
+    assert name in reason
+    with pytest.raises(ModelError, match="fp8"):
+        choose_dtype("fp8", torch.device("cpu"))
+
+
+def write_gguf(path: Path, reference: Any, kind: GGMLQuantizationType, **fields: Any) -> None:
+    """A GGUF of ``reference`` as llama.cpp's converter writes it: Q and K rows interleaved, matrices quantised."""
+    config = reference.config
+    writer = GGUFWriter(path, fields.get("architecture", "llama"))
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = alphabet + [f"<{i}>" for i in range(config.vocab_size - len(alphabet) - 1)] + ["ab"]
+    kinds = [1] * len(alphabet) + [3] * (config.vocab_size - len(alphabet) - 1) + [1]
+    writer.add_tokenizer_model(fields.get("tokenizer", "gpt2"))
+    writer.add_tokenizer_pre(fields.get("pre", "llama-bpe"))
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(256)
+    writer.add_eos_token_id(257)
+    writer.add_eot_token_id(258)
+    writer.add_add_bos_token(True)
+    names = {
+        "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "post_attention_layernorm": "ffn_norm",
+        "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    }  # fmt: skip
+    top = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+    for name, tensor in reference.state_dict().items():
+        base = name.removesuffix(".weight")
+        values = tensor.float().numpy()
+        if base in top:
+            target = top[base]
+        else:
+            _, _, number, part = base.split(".", 3)
+            target = f"blk.{number}.{names[part]}"
+            if part in ("self_attn.q_proj", "self_attn.k_proj"):
+                heads = config.num_attention_heads if part.endswith("q_proj") else config.num_key_value_heads
+                rows, columns = values.shape
+                values = values.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+        if values.ndim == 1:
+            writer.add_tensor(f"{target}.weight", values)
+        else:
+            writer.add_tensor(f"{target}.weight", quantize(np.ascontiguousarray(values), kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0"])
+def test_gguf_gives_the_model_it_was_made_from(tmp_path: Path, own_cache: Path, kind: str) -> None:
+    shape = {"vocab_size": 288, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
+    reference = save_tiny_llama(tmp_path / "hf", **shape)
+    if kind != "F32":  # so that storing it again loses nothing: Q8_0 keeps whole numbers up to 127 as they are
+        with torch.no_grad():
+            for parameter in reference.parameters():
+                parameter.copy_((parameter * 64).round().clamp(-127, 127) / 64)
+                if parameter.ndim == 2:
+                    parameter[:, ::32] = 127 / 64
+    write_gguf(tmp_path / "tiny.gguf", reference, GGMLQuantizationType[kind])
+    model = load_model(str(tmp_path / "tiny.gguf"), weights="fp32", device="cpu")
+    assert model.id == "tiny"
+    assert model.config.stop_token_ids == {257, 258}
+    driver = Driver(Runner(model, 16), 16, random.Random(0))
+    prompt = random_prompt(driver.random, 60, 288)
+    assert_greedy(reference, prompt, driver.generate([make_request("a", prompt)], 12)["a"], tie=5e-3)
+
+
+def test_gguf_tokenizer_is_cached_and_honours_the_file(tmp_path: Path, own_cache: Path) -> None:
+    reference = save_tiny_llama(tmp_path / "hf")
+    write_gguf(tmp_path / "a.gguf", reference, GGMLQuantizationType.F32)
+    first = find_model(str(tmp_path / "a.gguf"), weights="fp32", device="cpu").tokenizer_folder
+    stamp = (first / "tokenizer.json").stat().st_mtime_ns
+    (tmp_path / "a.gguf").rename(tmp_path / "b.gguf")
+    second = find_model(str(tmp_path / "b.gguf"), weights="fp32", device="cpu").tokenizer_folder
+    assert second == first
+    assert (second / "tokenizer.json").stat().st_mtime_ns == stamp
+    assert own_cache in first.parents
+    assert [path.name for path in first.parent.iterdir()] == [first.name]
+    tokenizer = AutoTokenizer.from_pretrained(first)
+    ids = tokenizer.encode("cab<5>")
+    assert ids[0] == 256  # begin of text, as the file asks
+    assert tokenizer.convert_ids_to_tokens(ids[1:]) == ["c", "ab", "<5>"]
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (256, 257)
+
+
+def test_gguf_kinds_that_cannot_be_exact_are_refused(tmp_path: Path, own_cache: Path) -> None:
+    reference = save_tiny_llama(tmp_path / "hf")
+    path = tmp_path / "a.gguf"
+    write_gguf(path, reference, GGMLQuantizationType.F32, tokenizer="llama")
+    assert "--model FOLDER" in refusal(path)
+    write_gguf(path, reference, GGMLQuantizationType.F32, pre="strange")
+    assert "'strange' is not known" in refusal(path)
+    write_gguf(path, reference, GGMLQuantizationType.F32, architecture="gemma")
+    assert "gemma is not supported" in refusal(path)
