@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from engine.settings import SETTINGS, load_settings
+from engine.settings import SETTINGS, StartSettings, load_settings
 from engine.telemetry.frame import (
     CounterInfo,
     EngineInfo,
@@ -39,7 +39,7 @@ from tests.load.fake_openai import FakeOpenAI, quiet_server, serving
 class FakeEngine(FakeOpenAI):
     """The fake server with an admin socket and guest keys."""
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Path, settings: StartSettings) -> None:
         super().__init__()
         self.socket = socket
         self.url: str | None = None
@@ -47,9 +47,9 @@ class FakeEngine(FakeOpenAI):
         self.started = time.monotonic()
         self.guests: dict[str, str] = {}
         self.most_guests = 256
-        self.slots = 4
+        self.slots = settings.slots or 4
         self.slot_changes: list[int] = []
-        self.settings = load_settings()
+        self.settings = settings
         self.stop = asyncio.Event()
         self.admin = Starlette(
             routes=[
@@ -109,9 +109,9 @@ class FakeEngine(FakeOpenAI):
 
 
 @asynccontextmanager
-async def engine_on(socket: Path) -> AsyncIterator[FakeEngine]:
+async def engine_on(socket: Path, settings: StartSettings | None = None) -> AsyncIterator[FakeEngine]:
     """A fake engine in this process behind ``socket``, with its API on a free loopback port."""
-    engine = FakeEngine(socket)
+    engine = FakeEngine(socket, settings or StartSettings())
     async with serving(engine.app) as url:
         engine.url = url
         admin = quiet_server(uvicorn.Config(engine.admin, uds=str(socket), log_level="warning", lifespan="off"))
@@ -126,10 +126,10 @@ async def engine_on(socket: Path) -> AsyncIterator[FakeEngine]:
             socket.unlink(missing_ok=True)  # noqa: ASYNC240
 
 
-async def _serve(socket: Path) -> None:
-    async with engine_on(socket) as engine:
+async def _serve(settings: StartSettings) -> None:
+    assert settings.socket is not None
+    async with engine_on(settings.socket, settings) as engine:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, engine.stop.set)
-        engine.slots = engine.settings.slots or 4
         print(f"slotdeck: serving on {engine.url}", flush=True)
         await engine.stop.wait()
 
@@ -158,7 +158,7 @@ def main(arguments: list[str]) -> None:
         if behaviour == "wait":
             signal.pause()
         time.sleep(float(os.environ.get("FAKE_ENGINE_LOAD", "0.3")))
-        asyncio.run(_serve(settings.socket))
+        asyncio.run(_serve(settings))
 
 
 if __name__ == "__main__":

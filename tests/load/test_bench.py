@@ -125,7 +125,7 @@ def test_a_private_engine_that_does_not_come_up_says_why(tmp_path: Path, monkeyp
 
 def test_the_whole_command_on_a_private_engine(deck: Deck) -> None:
     result = deck.without_terminal("bench", "--users", "1,2", "--requests", "1", "--json")
-    assert result.returncode == 0
+    assert result.returncode == 0, result.stderr
     report = json.loads(result.stdout)
     assert [(stage["users"], stage["slots"]) for stage in report["stages"]] == [(1, 20), (2, 20), (2, 1)]
     assert report["ratio_all_slots_to_one"] > 0

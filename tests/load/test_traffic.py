@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pexpect
 import pytest
 
 from console.load import traffic
@@ -172,6 +173,28 @@ async def test_the_command_prints_its_result_as_plain_lines() -> None:
     assert len(fake.bodies) <= sent <= len(fake.bodies) + 2  # Those cut off at the end may not have arrived.
     assert "\x1b" not in output
     assert "p95" in output
+
+
+async def test_on_a_terminal_there_is_one_live_line_and_ctrl_c_ends_with_the_table() -> None:
+    fake = FakeOpenAI()
+
+    def watch(url: str) -> tuple[str, int | None]:
+        code = "import sys; from console.cli.main import run; sys.argv[0] = 'slotdeck'; run()"
+        arguments = ["-c", code, "load", "--url", url, "--users", "2", "--kind", "agent"]
+        terminal = pexpect.spawn(sys.executable, arguments, encoding="utf-8", timeout=30, dimensions=(24, 80))
+        terminal.expect(r"in flight \d/2  answered \d+  503 0  errors 0  p95 TTFT [\d.]+ m?s  ITL \d+ ms")
+        terminal.sendintr()
+        rest = str(terminal.read())
+        terminal.wait()
+        return rest, terminal.exitstatus
+
+    async with serving(fake.app) as url:
+        rest, code = await asyncio.to_thread(watch, url)
+        await until(lambda: fake.open_streams == 0)
+    assert code == 0
+    assert "requests" in rest
+    assert "TTFT" in rest
+    assert "Traceback" not in rest
 
 
 @pytest.mark.parametrize(
