@@ -71,6 +71,8 @@ def _check_api_keys(values: list[str]) -> list[str]:
         label, separator, key = value.partition("=")
         if not separator or not label.strip() or not key.strip():
             raise ValueError("an API key is written LABEL=KEY, for example laptop=s3cret")
+        if "," in value:
+            raise ValueError(f"the key of {label!r} holds a comma, which separates keys in SLOTDECK_API_KEY")
         if label in labels:
             raise ValueError(f"the label {label!r} is given twice")
         labels.add(label)
