@@ -130,3 +130,10 @@ def keys_table() -> str:
             keys = " ".join(f"`{key}`" for key in action.shown.split(" "))
             rows.append(f"| {keys} | {action.help} |")
     return "\n".join(rows)
+
+
+def with_keys_table(readme: str) -> str:
+    """The text of README.md with the table between its markers brought up to date."""
+    before, start, rest = readme.partition("<!-- keys -->")
+    _old, end, after = rest.partition("<!-- /keys -->")
+    return f"{before}{start}\n{keys_table()}\n{end}{after}" if start and end else readme

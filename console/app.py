@@ -19,12 +19,12 @@ from textual.binding import BindingType
 from textual.screen import Screen
 
 from console.actions import ACTIONS, action_for, bindings
-from console.consequences import consequence
 from console.driver import ConsoleDriver
 from console.knobs import Change, Knobs
-from console.screens.live import Chrome, LiveScreen, Status, scroll_limit, table_rows
+from console.screens.live import Chrome, LiveScreen, scroll_limit, table_rows
 from console.sources.base import Disconnected, FrameSource
 from console.sources.simulated_users import LoadControl, SimulatedUsers
+from console.status import StatusLine
 from console.store import Store, View
 from console.terminal import ascii_wanted, can_resume, console_log, own_screen
 from console.themes import DEFAULT_ANSI, ConsoleTheme, load_themes
@@ -34,7 +34,6 @@ TICK = 0.25
 """Seconds between two looks at the store."""
 BLURRED_TICKS = 4
 """Only every so many ticks draw while the terminal says that nobody looks."""
-MESSAGE_SECONDS = 15.0
 FORCED_EXIT_SECONDS = 3.0
 """Longest wait for an engine that was told to stop at once."""
 
@@ -80,8 +79,7 @@ class ConsoleApp(App[int], inherit_bindings=False):
         self._paused: tuple[View, float] | None = None
         self._offset = 0
         self._ticks = 0
-        self._message_at = 0.0
-        self._said: tuple[str, bool] = ("", False)
+        self._status = StatusLine(clock)
         self._themes, self._theme_problems = load_themes()
         for name, console_theme in self._themes.items():
             self.register_theme(console_theme.theme)
@@ -111,17 +109,29 @@ class ConsoleApp(App[int], inherit_bindings=False):
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self.exit, 0)
+        self.app_resume_signal.subscribe(self, self._resumed)
         for text in (*self._notices, *self._theme_problems):
             self.notify(text, markup=False, timeout=10)
-        self.run_worker(self._read(), group="source", exit_on_error=False)
         self.set_interval(TICK, self._tick)
+        # The first paint comes before anything that takes time.
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
         self.draw()
+        self.run_worker(self._read(), group="source", exit_on_error=False)
+
+    def _resumed(self, _app: App[object]) -> None:
+        """Back from ctrl+z: the terminal kept nothing of the screen, and its size is the only thing it tells."""
+        self.refresh(layout=True)
 
     async def _read(self) -> None:
         """Feed the store. Touches no widget: the tick draws."""
         try:
             async for update in self.source.updates():
+                first = self.store.version == 0
                 self.store.apply(update)
+                if first:
+                    self.call_later(self.draw)
                 if not isinstance(update, Disconnected):
                     self.knobs.see(update)
                 elif self.leaving in ("stopping", "forcing"):
@@ -163,7 +173,7 @@ class ConsoleApp(App[int], inherit_bindings=False):
         now = self._clock()
         lost = self.store.view.disconnected_at
         return Chrome(
-            status=self._status(),
+            status=self._status.show(self.knobs, self.store.view.frame),
             editing=self.knobs.edit is not None,
             paused_for=float(int(now - self._paused[1])) if self._paused else None,
             disconnected_for=None if lost is None else float(int(now - lost)),
@@ -177,34 +187,6 @@ class ConsoleApp(App[int], inherit_bindings=False):
     def say(self, text: str, *, failed: bool = False) -> None:
         """Put a sentence on the status line for a while."""
         self.knobs.message, self.knobs.failed = text, failed
-
-    def _status(self) -> Status:
-        edit, pending, frame = self.knobs.edit, self.knobs.pending, self.store.view.frame
-        if edit is not None and frame is not None:
-            if edit.problem is not None:
-                return Status(f"{edit.name} {edit.before}→{edit.value}", edit.problem, "critical")
-            if edit.value == edit.before:
-                return Status(f"{edit.name} {edit.before}", self._invitation(edit.name), "label")
-            follows = consequence(edit.name, edit.value, frame)
-            level = follows.level if follows.level != "ok" else "text"
-            return Status(f"{edit.name} {edit.before}→{edit.value}:", follows.text, level)
-        if pending is not None:
-            return Status(
-                f"{pending.name} {pending.before}→{pending.after}", "pending, the engine has not confirmed", "warn"
-            )
-        said = (self.knobs.message, self.knobs.failed)
-        if said != self._said:
-            self._said, self._message_at = said, self._clock()
-        if not said[0] or self._clock() - self._message_at > MESSAGE_SECONDS:
-            return Status()
-        return Status("", said[0], "critical" if said[1] else "ok")
-
-    def _invitation(self, name: str) -> str:
-        from console.knobs import bounds
-        from engine.settings import SETTINGS
-
-        low, high = bounds(name)
-        return f"+ and - or a number, {low} to {high} {SETTINGS[name].unit}"
 
     # ------------------------------------------------------------------ actions
 

@@ -32,9 +32,13 @@ def ascii_wanted() -> bool:
     # Under LANG=C Python puts LC_CTYPE=C.UTF-8 into its own environment; what the user asked for is LANG.
     if locale in ("C", "POSIX") or (locale == "C.UTF-8" and os.environ.get("LANG") in ("C", "POSIX")):
         return True
-    encoding = (sys.stdout.encoding or "").lower().replace("-", "").replace("_", "")
+    encoding = _stdout_encoding().lower().replace("-", "").replace("_", "")
     codeset = locale.partition(".")[2].partition("@")[0].lower().replace("-", "")
     return encoding != "utf8" or codeset not in ("", "utf8")
+
+
+def _stdout_encoding() -> str:
+    return sys.stdout.encoding or ""
 
 
 def console_log() -> Path:

@@ -28,6 +28,10 @@ STYLE_NAMES = (
 )
 """Every style that a span may name."""
 
+_TEXT_STYLES = ("none", "bold", "dim", "italic", "reverse", "strike", "underline")
+_ANSI_VARIABLES = {"ansi-background": "ansi_default", "ansi-foreground": "ansi_default"}
+"""Textual's own style sheets need these under a theme of ANSI colours."""
+
 SHIPPED = Path(__file__).parent.parent / "themes"
 DEFAULT, DEFAULT_ANSI = "slotdeck-dark", "slotdeck-ansi"
 
@@ -97,10 +101,23 @@ def _build(document: dict[str, Any]) -> ConsoleTheme:
         if name not in document:
             raise ValueError(f"{name} is missing")
     theme = Theme(**document)
+    for name, value in theme.variables.items():
+        if not isinstance(value, str) or (value not in _TEXT_STYLES and not _is_colour(value)):
+            raise ValueError(f"variables.{name}: {value!r} is neither a colour nor a text style")
+    if theme.ansi:
+        theme.variables = _ANSI_VARIABLES | theme.variables
     for name in ("primary", "secondary", "warning", "error", "success", "accent", "surface", "panel"):
         if (value := getattr(theme, name)) is not None:
             _parse(name, value)
     return ConsoleTheme(theme, *_styles(theme, slots | levels))
+
+
+def _is_colour(value: str) -> bool:
+    try:
+        Color.parse(value.rpartition(" ")[0] if value.endswith("%") else value)
+    except ColorParseError:
+        return False
+    return True
 
 
 def _parse(name: str, value: Any) -> Color:
@@ -133,7 +150,7 @@ def _styles(theme: Theme, colours: dict[str, Color]) -> tuple[dict[str, Style], 
 
     styles = {
         "text": style(foreground),
-        "label": toned(0.6),
+        "label": toned(0.68),
         "value": style(foreground, bold=True),
         "title": style(accent, bold=True),
         "key": style(accent, bold=True),

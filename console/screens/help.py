@@ -14,7 +14,7 @@ from console.widgets.canvas import Canvas
 from console.widgets.cells import Line, Span, exact, left
 from console.widgets.glyphs import BAR_CACHED, BAR_FREE, BAR_LIVE, STATE_MARKS
 
-CELLS = 76
+CELLS = 78
 
 _STATES = {
     "idle": "free",
@@ -42,7 +42,7 @@ def help_lines() -> list[Line]:
                (" cached: can be taken at any time  ", "text"), (BAR_FREE, "free"), (" free", "text")], CELLS),
         exact([("   TTFT = intake + queue wait + fill (prefill). ITL: the gap between two tokens.", "text")], CELLS),
         exact([("   last gaps: second bar is the typical gap; each step up doubles it.", "text")], CELLS),
-        exact([("   recompute x2: preempted twice, and what was lost is computed again.", "text")], CELLS),
+        exact([("   recompute x2 4.2s: preempted twice, stood still for 4.2 s, computed again.", "text")], CELLS),
         exact([("   –: not known.   n=: how many samples a percentile has.", "text")], CELLS),
     ]  # fmt: skip
     return lines

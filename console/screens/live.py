@@ -6,12 +6,13 @@ changed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from textual.app import ComposeResult
 from textual.screen import Screen
 
 from console.actions import footer_line
+from console.status import Status
 from console.store import View
 from console.themes import ConsoleTheme
 from console.widgets import formats
@@ -33,19 +34,10 @@ BUSY_WAITING_ROWS = 2
 
 
 @dataclass(frozen=True)
-class Status:
-    """One sentence for the status line: what it is about, what it says, how serious it is."""
-
-    head: str = ""
-    text: str = ""
-    level: str = "text"
-
-
-@dataclass(frozen=True)
 class Chrome:
     """What the console itself adds to the engine's view."""
 
-    status: Status = Status()
+    status: Status = field(default_factory=Status)
     editing: bool = False
     paused_for: float | None = None
     disconnected_for: float | None = None
@@ -199,6 +191,7 @@ class LiveScreen(Screen[None]):
         self._shown: tuple[View, Chrome, int, int] | None = None
 
     def compose(self) -> ComposeResult:
+        self.show(View(), Chrome())
         yield self.canvas
 
     def show(self, view: View, chrome: Chrome) -> None:

@@ -7,6 +7,7 @@ sequence needs no repair.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -39,7 +40,7 @@ class EngineSource:
         self._sleep = sleep
 
     def _client(self) -> httpx.AsyncClient:
-        import httpx  # costs a tenth of a second, which the first paint does not wait for
+        import httpx
 
         return httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(uds=str(self.socket)),
@@ -51,6 +52,7 @@ class EngineSource:
     async def updates(self) -> AsyncIterator[Update]:
         """Frames as they come, a :class:`Disconnected` for every failed attempt, for ever."""
         pause = FIRST_PAUSE
+        await asyncio.to_thread(importlib.import_module, "httpx")  # a tenth of a second in which keys still work
         while True:
             reason = "the engine closed the connection"
             try:

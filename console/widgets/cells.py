@@ -109,7 +109,8 @@ def exact(spans: list[Span] | Line, cells: int, style: str = "text") -> Line:
                 kept.append((left(text.rstrip(), room), name))
                 room = 0
             elif room > 0:
-                part = cut(text, room)
+                # Half a number would be another number.
+                part = "…" if name == "value" else cut(text, room)
                 kept.append((part, name))
                 room -= width(part)
             break

@@ -30,8 +30,8 @@ def columns(cells: int) -> Columns:
     # slot 6, state 12, gap 1, tokens 10+2, TTFT 5+1, ITL 7+2: what every width shows
     room = cells - 46
     parts = room >= 30
-    intake = room >= 56
-    room -= (10 if parts else 0) + (6 if intake else 0)
+    intake = room >= 57
+    room -= (10 if parts else 0) + (7 if intake else 0)
     who = min(24, max(6, room * 5 // 12))
     return Columns(who, parts, intake, max(0, min(MOST_GAPS, room - who)))
 
@@ -41,7 +41,7 @@ def header(cells: int) -> Line:
     shape = columns(cells)
     text = f" slot {left('state', 12)}{left('who', shape.who)} {right('prompt+out', 10)}  {right('TTFT', 5)} "
     if shape.intake:
-        text += f"{right('intk', 5)} "
+        text += f"{right('intake', 6)} "
     if shape.parts:
         text += f"{left('wait+fill', 9)} "
     text += f"{right('ITL p95', 7)}  {left('last gaps', shape.gaps)}"
@@ -60,7 +60,7 @@ def row(slot: SlotInfo, typical_gap: float | None, cells: int) -> Line:
     spans += [*_tokens(slot), ("  ", "text")]
     spans += [(right(formats.seconds(slot.ttft), 5), "label" if slot.ttft is None else "value"), (" ", "text")]
     if shape.intake:
-        spans.append((right(formats.seconds(slot.intake), 5) + " ", "label"))
+        spans.append((right(formats.seconds(slot.intake), 6) + " ", "label"))
     if shape.parts:
         spans.append((left(_parts(slot), 9) + " ", "label"))
     if slot.state in ("preempted", "swapped"):

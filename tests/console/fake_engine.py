@@ -1,7 +1,8 @@
 """A small engine that speaks the admin API over a unix socket: frames of any kind, settings with revisions, shutdown.
 
 In a test: ``async with FakeEngine(path) as engine``. By itself, to look at the console:
-``python -m tests.console.fake_engine PATH [situation|busy]``, then ``python -m tests.console.fake_engine --console PATH``.
+``python -m tests.console.fake_engine PATH [situation|busy]``, then the console over it:
+``python -m tests.console.fake_engine --console PATH``.
 """
 
 from __future__ import annotations

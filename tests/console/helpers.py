@@ -1,0 +1,105 @@
+"""What tests of the running app share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from textual.pilot import Pilot
+
+from console.app import ConsoleApp
+from console.sources.base import Answer, Disconnected, Update
+from console.widgets.cells import plain
+from engine.telemetry.frame import Frame
+
+
+class ScriptedSource:
+    """Gives what a test puts in; remembers what the console asked for."""
+
+    def __init__(self, *updates: Update) -> None:
+        self.queue: asyncio.Queue[Update] = asyncio.Queue()
+        for update in updates:
+            self.queue.put_nowait(update)
+        self.changes: list[tuple[dict[str, int], int | None]] = []
+        self.shutdowns: list[bool] = []
+        self.answer: Callable[[dict[str, int]], Answer] = lambda _changes: Answer(True, revision=4)
+        self.shutdown_answer = Answer(True)
+
+    async def updates(self) -> Any:
+        while True:
+            yield await self.queue.get()
+
+    def give(self, update: Update) -> None:
+        self.queue.put_nowait(update)
+
+    async def change(self, changes: dict[str, int], revision: int | None) -> Answer:
+        self.changes.append((changes, revision))
+        return self.answer(changes)
+
+    async def cancel(self, request_id: str) -> Answer:
+        return Answer(True)
+
+    async def shutdown(self, force: bool) -> Answer:
+        self.shutdowns.append(force)
+        return self.shutdown_answer
+
+
+class FakeLoad:
+    """Simulated users that only say whether they are there."""
+
+    users = 5
+
+    def __init__(self) -> None:
+        self.running = False
+        self.ended: str | None = None
+
+    def start(self) -> None:
+        self.running = True
+
+    def stop(self) -> None:
+        self.running = False
+
+    def ended_with(self) -> str | None:
+        ended, self.ended = self.ended, None
+        return ended
+
+
+async def until(pilot: Pilot[int], condition: Callable[[], object], what: str = "condition") -> None:
+    """Let the app run until ``condition`` holds; fails after ten seconds."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come about"
+        await pilot.pause(0.02)
+
+
+def screen_text(app: ConsoleApp) -> str:
+    """The Live screen as plain text."""
+    return "\n".join(plain(line) for line in app.live.canvas.lines)
+
+
+async def seen(pilot: Pilot[int], text: str) -> None:
+    """Wait until the Live screen shows ``text``."""
+    app = pilot.app
+    assert isinstance(app, ConsoleApp)
+    await until(pilot, lambda: text in screen_text(app), f"{text!r} on the screen")
+
+
+def console(*updates: Update, **more: Any) -> tuple[ConsoleApp, ScriptedSource]:
+    """An app over a scripted source."""
+    source = ScriptedSource(*updates)
+    return ConsoleApp(source, **more), source
+
+
+def confirmed(frame: Frame, revision: int, **limits: int) -> Frame:
+    """The same engine with other settings in force."""
+    return frame.model_copy(
+        update={
+            "limits": frame.limits.model_copy(update=limits | {"revision": revision}),
+            "sequence": frame.sequence + 1,
+        }
+    )
+
+
+GONE = Disconnected("no engine answers at /run/user/1000/slotdeck/engine.sock")

@@ -1,0 +1,160 @@
+"""Knobs: steps, numbers, confirmation, refusal, taking back; and what is said before."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.consequences import consequence
+from console.knobs import KNOBS, Knobs, bounds, stepped
+from console.sources.base import Answer
+from tests.console import frames
+from tests.console.helpers import confirmed
+
+
+def turned(name: str, *digits: str) -> Knobs:
+    knobs = Knobs()
+    knobs.see(frames.steady())
+    knobs.select(name, frames.steady().limits)
+    for digit in digits:
+        knobs.type(digit)
+    return knobs
+
+
+@given(st.sampled_from(KNOBS), st.integers(0, 1 << 20), st.sampled_from([1, -1]))
+def test_steps_stay_in_bounds_and_go_the_right_way(name: str, value: int, direction: int) -> None:
+    low, high = bounds(name)
+    value = max(low, min(high, value))
+    after = stepped(name, value, direction)
+    assert low <= after <= high
+    assert after == value or (after > value) == (direction > 0)
+
+
+def test_budget_doubles_and_context_goes_by_256() -> None:
+    assert stepped("budget", 64, 1) == 128
+    assert stepped("budget", 100, -1) == 64
+    assert stepped("context", 2000, 1) == 2048
+    assert stepped("context", 2048, -1) == 1792
+
+
+def test_a_change_is_pending_until_a_frame_confirms_it() -> None:
+    knobs = turned("slots", "8")
+    order = knobs.apply()
+    assert order is not None
+    change, revision = order
+    assert (change.name, change.before, change.after, revision) == ("slots", 4, 8, 3)
+    knobs.answered(Answer(True, revision=4))
+    assert knobs.pending is not None
+    knobs.see(frames.steady())
+    assert knobs.pending is not None
+    knobs.see(confirmed(frames.steady(), 4, slots=8))
+    assert knobs.pending is None
+    assert knobs.message == "slots 4→8 in force"
+
+
+def test_a_frame_that_confirms_before_the_answer_counts() -> None:
+    knobs = turned("slots", "8")
+    knobs.apply()
+    knobs.see(confirmed(frames.steady(), 4, slots=8))
+    assert knobs.pending is not None
+    knobs.answered(Answer(True, revision=4))
+    assert knobs.pending is None
+
+
+def test_run_02_a_refusal_shows_reason_and_maximum() -> None:
+    knobs = turned("slots", "9", "9")
+    knobs.apply()
+    knobs.answered(Answer(False, message="slots: at most 64 fit this pool"))
+    assert knobs.pending is None
+    assert knobs.failed
+    assert "at most 64" in knobs.message
+
+
+def test_out_of_range_is_refused_before_it_is_sent() -> None:
+    knobs = turned("slots", "9", "9", "9")
+    assert knobs.apply() is None
+    assert "between 1 and 256" in knobs.message
+    assert knobs.edit is not None
+
+
+def test_undo_takes_back_one_change_after_the_other() -> None:
+    knobs = turned("slots", "8")
+    knobs.apply()
+    knobs.answered(Answer(True, revision=4))
+    knobs.see(confirmed(frames.steady(), 4, slots=8))
+    knobs.select("queue", confirmed(frames.steady(), 4, slots=8).limits)
+    knobs.type("4")
+    knobs.apply()
+    knobs.answered(Answer(True, revision=5))
+    knobs.see(confirmed(frames.steady(), 5, slots=8, queue=4))
+    order = knobs.undo()
+    assert order is not None
+    assert (order[0].name, order[0].after, order[1]) == ("queue", 16, 5)
+    knobs.answered(Answer(True, revision=6))
+    knobs.see(confirmed(frames.steady(), 6, slots=8))
+    order = knobs.undo()
+    assert order is not None
+    assert (order[0].name, order[0].after, order[1]) == ("slots", 4, 6)
+    knobs.answered(Answer(True, revision=7))
+    knobs.see(confirmed(frames.steady(), 7))
+    assert knobs.undo() is None
+    assert knobs.message == "nothing to take back"
+
+
+def test_undo_after_someone_else_changed_a_setting_says_so() -> None:
+    knobs = turned("slots", "8")
+    knobs.apply()
+    knobs.answered(Answer(True, revision=4))
+    knobs.see(confirmed(frames.steady(), 5, slots=6))
+    order = knobs.undo()
+    assert order is not None
+    assert order[1] == 4
+    knobs.answered(Answer(False, message="stale", conflict=True))
+    assert "someone else changed a setting" in knobs.message
+
+
+def test_a_restart_forgets_what_could_be_taken_back() -> None:
+    knobs = turned("slots", "8")
+    knobs.apply()
+    knobs.answered(Answer(True, revision=4))
+    knobs.see(frames.steady().model_copy(update={"boot_id": "boot-2"}))
+    assert knobs.pending is None
+    assert knobs.undo() is None
+
+
+def test_digits_replace_and_backspace_returns() -> None:
+    knobs = turned("budget", "0", "2", "5", "6")
+    assert knobs.edit is not None
+    assert knobs.edit.value == 256
+    for _ in range(3):
+        knobs.erase()
+    assert knobs.edit.value == 64
+    knobs.erase()
+    assert knobs.edit.value == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "picture", "text", "level"),
+    [
+        ("slots", 8, frames.steady, "8 x 2048 = 16.4k > pool 8.2k, preemption possible", "warn"),
+        ("slots", 2, frames.steady, "3 running, admission waits until 2 are left", "warn"),
+        ("slots", 3, frames.steady, "3 x 2048 = 6.1k fits the pool 8.2k", "ok"),
+        ("queue", 1, frames.nearly_full, "2 waiting stay, newcomers get 503", "warn"),
+        ("queue", 0, frames.steady, "nobody waits: without a free slot newcomers get 503 at once", "ok"),
+        ("context", 4096, frames.steady,
+         "new requests only; 4 x 4096 = 16.4k > pool 8.2k, preemption possible", "warn"),
+        ("context", 8448, frames.steady, "the model was trained on 8192, the engine will refuse more", "critical"),
+        ("budget", 16, frames.steady, "running streams wait less per step, first tokens come later", "ok"),
+        ("budget", 128, frames.empty, "first tokens come sooner, running streams may wait longer per step", "ok"),
+    ],
+)  # fmt: skip
+def test_consequences(name: str, value: int, picture: object, text: str, level: str) -> None:
+    said = consequence(name, value, picture())  # type: ignore[operator]
+    assert (said.text, said.level) == (text, level)
+
+
+def test_the_wait_that_a_budget_adds_comes_from_measured_prefills() -> None:
+    # 812 tokens in 0.42 s: 0.517 ms each, so 192 more in a step are 99 ms.
+    said = consequence("budget", 256, frames.steady())
+    assert said.text == "a running stream may wait up to about 99 ms more per step"

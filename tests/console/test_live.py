@@ -1,0 +1,132 @@
+"""What the Live screen says, at the sizes people have."""
+
+from __future__ import annotations
+
+import pytest
+
+from console.screens.live import Chrome, compose_live
+from console.status import Status
+from console.store import Store, View
+from console.widgets.cells import plain
+from engine.telemetry.frame import Frame
+from tests.console import frames
+from tests.console.helpers import GONE
+
+
+def view_of(frame: Frame) -> View:
+    store = Store()
+    store.apply(frame)
+    return store.view
+
+
+def lines_of(frame: Frame, cells: int = 80, rows: int = 24, **chrome: object) -> list[str]:
+    return [plain(line) for line in compose_live(view_of(frame), Chrome(**chrome), cells, rows)]  # type: ignore[arg-type]
+
+
+def test_run_01_lowered_slots_show_as_draining() -> None:
+    assert any("slots 4/2 draining" in line for line in lines_of(frames.draining()))
+
+
+def test_ctx_02_context_per_request_and_pool_total_are_two_numbers() -> None:
+    lines = lines_of(frames.steady())
+    assert any("ctx 2048/request" in line for line in lines)
+    assert any("of 8192" in line and "KV pool" in line for line in lines)
+
+
+def test_kv_03_the_victim_row_says_recompute_how_often_and_how_long() -> None:
+    row = next(line for line in lines_of(frames.preempting()) if "! preempted" in line)
+    assert "recompute x2" in row
+    assert "4.20s" in row
+
+
+def test_kv_09_live_cached_and_free_are_three_parts_and_the_percentage_is_live() -> None:
+    frame = frames.steady()
+    pool = frame.pool.model_copy(update={"live": 2048, "cached": 4096, "free": 2048})
+    line = next(x for x in lines_of(frame.model_copy(update={"pool": pool})) if "KV pool" in x)
+    assert "live 2.0k  25%" in line
+    assert "cached 4.1k" in line
+    assert "free 2.0k" in line
+    assert line.count("▒") == pytest.approx(2 * line.count("█"), abs=1)
+
+
+def test_con_14_running_and_waiting_have_their_own_limits() -> None:
+    assert any("slots 4/4" in line and "queue 2/16" in line for line in lines_of(frames.nearly_full()))
+
+
+def test_con_16_a_fault_is_said_with_its_reason() -> None:
+    fault = frames.steady().model_copy(update={"health": "fault", "health_reason": "three steps in a row failed"})
+    assert any("ENGINE FAULT  three steps in a row failed" in line for line in lines_of(fault))
+
+
+def test_con_20_wait_age_estimate_and_who_gave_up() -> None:
+    frame = frames.nearly_full()
+    counters = frame.counters.model_copy(update={"gave_up_waiting": 3})
+    lines = lines_of(frame.model_copy(update={"counters": counters}))
+    assert any("tablet" in line and "waited 3.10s" in line and "about 2s" in line for line in lines)
+    assert any("gave up 3" in line for line in lines)
+
+
+def test_sec_01_an_insecure_bind_is_a_standing_warning() -> None:
+    frame = frames.steady()
+    insecure = frame.model_copy(update={"engine": frame.engine.model_copy(update={"insecure": True})})
+    assert any("without API keys" in line for line in lines_of(insecure))
+
+
+def test_an_empty_engine_says_how_to_begin() -> None:
+    text = "\n".join(lines_of(frames.empty(), can_load=True))
+    assert "http://127.0.0.1:8000/v1" in text
+    assert "press L" in text
+    assert "curl" in text
+    assert "…" not in text
+
+
+def test_more_slots_than_rows_scroll_and_say_what_is_hidden() -> None:
+    frame = frames.busy(1)
+    lines = lines_of(frame)
+    assert any("↑ 0 above  ↓ 10 below, 10 of them busy" in line for line in lines)
+    last = lines_of(frame, offset=999)
+    assert any(line.startswith("  19 ") for line in last)
+    assert any("↑ 10 above  ↓ 0 below" in line for line in last)
+
+
+@pytest.mark.parametrize(("cells", "rows"), [(80, 24), (60, 20), (40, 15)])
+def test_tui_06_essential_keys_fit_narrow_terminals(cells: int, rows: int) -> None:
+    lines = lines_of(frames.nearly_full(), cells, rows)
+    assert "? help" in lines[-1]
+    assert "q quit" in lines[-1]
+    assert "s slots" in lines[-1]
+    editing = lines_of(frames.nearly_full(), cells, rows, editing=True)
+    assert "enter apply" in editing[-1]
+    assert "esc drop" in editing[-1]
+
+
+def test_wide_terminals_put_latency_and_events_beside_the_slots() -> None:
+    lines = lines_of(frames.preempting(), 120, 36)
+    slot = next(line for line in lines if " 0  ● decode" in line)
+    assert "│" in slot
+    assert any("│ events" in line for line in lines)
+    assert any("ITL" in line and "1.43s" in line and "│" in line for line in lines)
+
+
+def test_a_pool_nearly_full_is_said_in_words() -> None:
+    assert any("94%" in line and line.rstrip().endswith("high") for line in lines_of(frames.nearly_full()))
+
+
+def test_disconnection_keeps_the_last_view_and_says_why() -> None:
+    store = Store()
+    store.apply(frames.steady())
+    store.apply(GONE)
+    lines = [plain(line) for line in compose_live(store.view, Chrome(disconnected_for=65), 120, 36)]
+    assert any("DISCONNECTED 01:05  no engine answers" in line and "reconnecting" in line for line in lines)
+    assert any("● decode" in line for line in lines)
+
+
+def test_pause_is_clear_and_has_an_age() -> None:
+    assert any("PAUSED 00:12" in line for line in lines_of(frames.steady(), paused_for=12))
+
+
+def test_a_long_sentence_gets_a_second_row_before_it_is_cut() -> None:
+    text = "new requests only; 4 x 4096 = 16.4k > pool 8.2k, preemption possible for those who stream"
+    lines = lines_of(frames.nearly_full(), status=Status("context 2048→4096:", text, "warn"))
+    assert "new requests only" in lines[-3]
+    assert lines[-2].rstrip().endswith("stream")
