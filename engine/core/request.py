@@ -164,11 +164,25 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Swap:
+    """Blocks of one preempted request on their way to host memory or back, in the order of its block table."""
+
+    request_id: str
+    block_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StepPlan:
     """The flat batch of one step: decode rows first (one token each), then prefill chunks."""
 
     rows: tuple[Row, ...]
     num_decodes: int
+    swap_outs: tuple[Swap, ...] = ()
+    """Copied to host memory before anything else of this step: their blocks may be in use again in it."""
+    swap_drops: tuple[str, ...] = ()
+    """Requests whose host copy is not needed any more; after ``swap_outs``."""
+    swap_ins: tuple[Swap, ...] = ()
+    """Copied back into these blocks before any row is computed."""
 
     @property
     def num_prefill_tokens(self) -> int:
