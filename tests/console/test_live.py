@@ -66,6 +66,13 @@ def test_con_20_wait_age_estimate_and_who_gave_up() -> None:
     assert any("gave up 3" in line for line in lines)
 
 
+def test_waiting_beside_a_free_slot_says_that_the_pool_is_what_they_wait_for() -> None:
+    frame = frames.frame(waiting=frames.WAITING)
+    assert not any("for KV room" in line for line in lines_of(frame))
+    tight = frame.model_copy(update={"pool": frame.pool.model_copy(update={"live": 8000, "free": 192})})
+    assert any("waiting 2 for KV room" in line and "TTFT of the last 20" in line for line in lines_of(tight))
+
+
 def test_sec_01_an_insecure_bind_is_a_standing_warning() -> None:
     frame = frames.steady()
     insecure = frame.model_copy(update={"engine": frame.engine.model_copy(update={"insecure": True})})
