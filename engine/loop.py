@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from engine.core.block_pool import BlockPool
-from engine.core.request import Request, StepPlan, StepResult
+from engine.core.request import Request, StepPlan, StepResult, TokenLogprobs
 from engine.core.scheduler import Event, EventKind, QueueFullError, Scheduler
 from engine.settings import SETTINGS, LiveSettings, SettingsError, explain
 from engine.telemetry.frame import EngineInfo, Frame, LimitInfo
@@ -65,6 +65,8 @@ class Output:
     """Why the request failed, as a sentence for its client."""
     unserved: bool = False
     """It failed before anything was computed for it, so that trying again later or elsewhere repeats nothing."""
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """One for each of ``token_ids`` when the request asks for them, else empty."""
 
 
 Deliver = Callable[[list[Output]], None]
@@ -302,7 +304,7 @@ class EngineLoop:
             now = self.clock()
             before = {row.request.id: row.request.num_output_tokens for row in plan.rows if row.samples}
             events = self._scheduler.commit(plan, result, now)
-            outputs = self._outputs(plan, before, events, now)
+            outputs = self._outputs(plan, result, before, events, now)
             self.telemetry.observe_step(plan, now - started, now, sum(len(output.token_ids) for output in outputs))
             self.telemetry.observe(events)
         self._faults_in_a_row = 0
@@ -324,16 +326,19 @@ class EngineLoop:
             self.telemetry.observe(events)
         self._hand_over(events)
 
-    def _outputs(self, plan: StepPlan, before: dict[str, int], events: list[Event], now: float) -> list[Output]:
+    def _outputs(
+        self, plan: StepPlan, result: StepResult, before: dict[str, int], events: list[Event], now: float
+    ) -> list[Output]:
         ends = {event.request.id: end for event in events if (end := _end_of(event)) is not None}
         outputs = []
         for row in plan.rows:
             request = row.request
             tokens = request.output_token_ids[before[request.id] :] if row.samples else []
+            logprobs = [result.logprobs[request.id]] if tokens and request.id in result.logprobs else []
             if request.id in ends:
-                outputs.append(replace(ends[request.id], token_ids=tokens))
+                outputs.append(replace(ends[request.id], token_ids=tokens, logprobs=logprobs))
             elif tokens:
-                outputs.append(Output(request.id, tokens, now))
+                outputs.append(Output(request.id, tokens, now, logprobs=logprobs))
         return outputs
 
     def _hand_over(self, events: list[Event]) -> None:

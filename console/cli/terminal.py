@@ -110,7 +110,8 @@ def _wait(child: int) -> int:
             continue
         if not os.WIFSTOPPED(status):
             return status
-        os.kill(os.getpid(), signal.SIGSTOP)
+        # The whole group, as the terminal itself would: a shell waits for `make`, not for us, after `make run`.
+        os.killpg(0, signal.SIGSTOP)
         # `fg` continues the whole group, but a SIGCONT sent to this process alone must reach the child too; a
         # second one would start the screen twice.
         continued, _ = os.waitpid(child, os.WNOHANG | os.WCONTINUED)

@@ -12,7 +12,7 @@ from console.widgets.glyphs import BAR_CACHED, BAR_FREE, BAR_LIVE, shares
 from engine.telemetry.frame import CounterInfo, Frame
 
 LABEL_CELLS = 9
-FIELD_CELLS = (21, 20, 17, 13)
+FIELD_CELLS = (20, 21, 17, 13)
 """Cells of the four fields at 80 columns; wider screens share the rest among them."""
 
 POOL_NEARLY_FULL, POOL_FULL = 90, 97

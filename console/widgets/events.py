@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from console.store import LogEntry
-from console.widgets.cells import Line, Span, blank, clean, exact
+from console.widgets.cells import Line, Span, blank, clean, exact, wrap
 
 _MARKS: dict[str, Span] = {
     "admitted": ("▸", "prefill"),
@@ -26,16 +26,31 @@ _MARKS: dict[str, Span] = {
 _LOUD = {"preempted", "failed", "rejected", "setting_changed", "engine_fault", "draining", "restarted"}
 
 
+_BEFORE_TEXT = 12
+"""Cells of margin, clock and mark before the sentence."""
+
+
 def event_lines(entries: Sequence[LogEntry], cells: int, rows: int, title: str = "events") -> list[Line]:
-    """Exactly ``rows`` rows: a heading, then the last entries."""
+    """Exactly ``rows`` rows: a heading, then the last entries; what matters gets a second row if it needs one."""
     if rows <= 0:
         return []
-    lines = [exact([(f" {title}", "label")], cells)]
-    for entry in entries[-(rows - 1) :] if rows > 1 else ():
-        stamp = time.strftime("%H:%M:%S", time.localtime(entry.time))
-        mark, style = _MARKS.get(entry.kind, ("·", "label"))
-        text_style = "text" if entry.kind in _LOUD else "label"
-        lines.append(
-            exact([(f" {stamp} ", "label"), (mark, style), (" ", "text"), (clean(entry.text), text_style)], cells)
-        )
+    shown: list[Line] = []
+    for entry in reversed(entries[-rows:]):
+        lines = _entry_lines(entry, cells)
+        if len(shown) + len(lines) > rows - 1:
+            break
+        shown = lines + shown
+    lines = [exact([(f" {title}", "label")], cells), *shown]
     return lines + [blank(cells)] * (rows - len(lines))
+
+
+def _entry_lines(entry: LogEntry, cells: int) -> list[Line]:
+    stamp = time.strftime("%H:%M:%S", time.localtime(entry.time))
+    mark, style = _MARKS.get(entry.kind, ("·", "label"))
+    loud = entry.kind in _LOUD
+    text_style = "text" if loud else "label"
+    first, *more = wrap(clean(entry.text), max(1, cells - _BEFORE_TEXT), 2 if loud else 1) or [""]
+    return [
+        exact([(f" {stamp} ", "label"), (mark, style), (" ", "text"), (first, text_style)], cells),
+        *(exact([(" " * _BEFORE_TEXT, "text"), (text, text_style)], cells) for text in more),
+    ]

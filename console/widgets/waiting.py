@@ -5,38 +5,48 @@ from __future__ import annotations
 from console.widgets import formats
 from console.widgets.cells import UNKNOWN, Line, Span, clean, exact, left, right, width
 from console.widgets.glyphs import sparkline
+from console.widgets.selection import Listing
 from engine.telemetry.frame import Frame
 
 LAST_TTFT = 20
 
 
-def waiting_lines(frame: Frame, cells: int, rows: int) -> list[Line]:
+def waiting_lines(frame: Frame, listed: Listing, cells: int, rows: int) -> list[Line]:
     """Header with the TTFT sparkline, then at most ``rows`` - 1 lines of waiting requests."""
     if rows <= 0:
         return []
     number = frame.waiting_count if frame.waiting_count is not None else len(frame.waiting)
     start: list[Span] = [(" waiting ", "label"), (f"{number or 'nobody'}", "value" if number else "label")]
+    if _waits_for_pool(frame):
+        start.append((" for KV room", "warn"))
     if frame.counters.gave_up_waiting:
         start += [("  gave up ", "label"), (formats.count(frame.counters.gave_up_waiting), "value")]
-    end = _ttft_spans(frame, max(0, cells - 20))
-    room = cells - sum(width(text) for text, _ in start) - sum(width(text) for text, _ in end) - 1
-    lines = [exact([*start, (" " * room, "text"), *end] if room >= 2 else start, cells)]
-    shown = frame.waiting[: rows - 1]
-    if (number or 0) > len(shown) and len(shown) == rows - 1:
-        shown = shown[: max(0, rows - 2)]
-    for place, waiter in enumerate(shown, 1):
+    end = _ttft_spans(frame)
+    room = cells - sum(width(text) for text, _ in start) - 1
+    while end and sum(width(text) for text, _ in end) > room - 2:
+        end = end[:2] if len(end) > 2 else []
+    gap = room - sum(width(text) for text, _ in end)
+    lines = [exact([*start, (" " * gap, "text"), *end] if end else start, cells)]
+    fit = rows - 1 if (number or 0) <= rows - 1 else max(0, rows - 2)
+    first = max(0, (listed.selected_waiting or 0) - fit + 1)
+    shown = listed.waiting[first : first + fit]
+    places = {waiter.request_id: place for place, waiter in enumerate(frame.waiting, 1)}
+    for number_listed, waiter in enumerate(shown, first):
+        place = places[waiter.request_id]
         who = clean(waiter.user or "") or UNKNOWN
         estimate = UNKNOWN if waiter.estimate is None else formats.about(waiter.estimate)
+        selected = number_listed == listed.selected_waiting
         lines.append(
             exact(
                 [
-                    (f" {place:>3}  ", "label"),
+                    ("›" if selected else " ", "key"),
+                    (f"{place:>3}  ", "label"),
                     (left(who, min(24, max(8, cells // 5))), "text" if waiter.user else "label"),
                     ("  waited ", "label"),
                     (right(formats.seconds(waiter.waited), 5), "value"),
                     (right(formats.whole(waiter.prompt_tokens), 9), "value"),
                     (" tok", "label"),
-                    ("   a slot in ", "label"),
+                    ("   starts in ", "label"),
                     (estimate, "text" if waiter.estimate is not None else "label"),
                 ],
                 cells,
@@ -47,9 +57,19 @@ def waiting_lines(frame: Frame, cells: int, rows: int) -> list[Line]:
     return lines
 
 
-def _ttft_spans(frame: Frame, cells: int) -> list[Span]:
+def _waits_for_pool(frame: Frame) -> bool:
+    """True when a slot is free, but the pool has no room for the prompt of the one whose turn it is."""
+    limit, free = frame.limits.slots, frame.pool.free
+    if not frame.waiting or limit is None or free is None:
+        return False
+    occupied = sum(slot.state != "idle" for slot in frame.slots)
+    return occupied < limit and (frame.waiting[0].prompt_tokens or 0) > free
+
+
+def _ttft_spans(frame: Frame) -> list[Span]:
+    """Two spans of label and sparkline, then two of the largest, which go first when room is short."""
     values = frame.recent_ttft[-LAST_TTFT:]
-    if not values or cells < 36:
+    if not values:
         return []
     return [
         (f"TTFT of the last {len(values)}  ", "label"),

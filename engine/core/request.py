@@ -32,21 +32,48 @@ class FinishReason(Enum):
 class SamplingParams:
     """How the next token is chosen.
 
-    ``temperature`` 0 is greedy. ``top_k`` 0 and ``top_p`` 1 are off. The draw for a position depends on ``seed``
-    and the position alone, so a request gives the same text whatever shares its batch. ``stop_token_ids`` end
+    ``temperature`` 0 is greedy. ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 are off. The draw for a position depends on
+    ``seed`` and the position alone, so a request gives the same text whatever shares its batch. ``stop_token_ids`` end
     the request as ``stop``; the ending token counts as generated but is not part of the text.
+
+    Logits are changed in this order: ``logit_bias`` is added; ``repetition_penalty`` (1 is off) divides positive and
+    multiplies negative logits of tokens in prompt or output; ``presence_penalty`` and ``frequency_penalty`` times the
+    count are subtracted for tokens in the output; until ``min_tokens`` are generated no stop token can be chosen.
     """
 
     max_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
+    """Least probability of a token that may be drawn, as a share of the best token's."""
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """Token id and what is added to its logit; each id once."""
+    min_tokens: int = 0
     seed: int = 0
     stop_token_ids: frozenset[int] = frozenset()
+    top_logprobs: int | None = None
+    """Log-probabilities wanted with each token: the chosen token's and those of so many best; ``None``: none."""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
+        if not self.repetition_penalty > 0:
+            raise ValueError(f"repetition_penalty must be above 0, not {self.repetition_penalty}")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Natural log-probabilities at one output position, by the model's own logits: before temperature, penalties,
+    bias and cuts."""
+
+    logprob: float
+    """Of the chosen token."""
+    top: tuple[tuple[int, float], ...] = ()
+    """Token id and log-probability of the best tokens, best first; as many as were asked for."""
 
 
 @dataclass(slots=True)
@@ -197,3 +224,5 @@ class StepResult:
     """Request id to sampled token id."""
     failures: dict[str, str] = field(default_factory=dict)
     """Request id to reason (NaN logits, a token outside the vocabulary); such a request fails alone."""
+    logprobs: dict[str, TokenLogprobs] = field(default_factory=dict)
+    """Request id to log-probabilities of its sampled token, for the requests that ask for them."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from console.screens.live import Chrome, compose_live
+from console.screens.live import LiveState, compose_live
+from console.screens.page import Chrome
 from console.status import Status
 from console.store import Store, View
 from console.widgets.cells import plain
+from console.widgets.selection import Choice
 from engine.telemetry.frame import Frame
 from tests.console import frames
 from tests.console.helpers import GONE
@@ -20,7 +22,8 @@ def view_of(frame: Frame) -> View:
 
 
 def lines_of(frame: Frame, cells: int = 80, rows: int = 24, **chrome: object) -> list[str]:
-    return [plain(line) for line in compose_live(view_of(frame), Chrome(**chrome), cells, rows)]  # type: ignore[arg-type]
+    state = chrome.pop("state", LiveState())
+    return [plain(line) for line in compose_live(view_of(frame), Chrome(**chrome), cells, rows, state)]  # type: ignore
 
 
 def test_run_01_lowered_slots_show_as_draining() -> None:
@@ -66,6 +69,13 @@ def test_con_20_wait_age_estimate_and_who_gave_up() -> None:
     assert any("gave up 3" in line for line in lines)
 
 
+def test_waiting_beside_a_free_slot_says_that_the_pool_is_what_they_wait_for() -> None:
+    frame = frames.frame(waiting=frames.WAITING)
+    assert not any("for KV room" in line for line in lines_of(frame))
+    tight = frame.model_copy(update={"pool": frame.pool.model_copy(update={"live": 8000, "free": 192})})
+    assert any("waiting 2 for KV room" in line and "TTFT of the last 20" in line for line in lines_of(tight))
+
+
 def test_sec_01_an_insecure_bind_is_a_standing_warning() -> None:
     frame = frames.steady()
     insecure = frame.model_copy(update={"engine": frame.engine.model_copy(update={"insecure": True})})
@@ -84,7 +94,7 @@ def test_more_slots_than_rows_scroll_and_say_what_is_hidden() -> None:
     frame = frames.busy(1)
     lines = lines_of(frame)
     assert any("↑ 0 above  ↓ 10 below, 10 of them busy" in line for line in lines)
-    last = lines_of(frame, offset=999)
+    last = lines_of(frame, state=LiveState(Choice(offset=999)))
     assert any(line.startswith("  19 ") for line in last)
     assert any("↑ 10 above  ↓ 0 below" in line for line in last)
 

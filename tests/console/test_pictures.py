@@ -6,17 +6,20 @@ After a wanted change: ``pytest tests/console/test_pictures.py --snapshot-update
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 
 from console.app import ConsoleApp
-from console.sources.recording import RecordingSource
+from console.sources.recording import RecordingSource, read_frames
 from engine.telemetry.frame import Frame
 from tests.console import frames
-from tests.console.helpers import GONE, seen
+from tests.console.helpers import GONE, seen, until
 
 SIZES = ((80, 24), (120, 36), (180, 50))
+RECORDINGS = sorted((Path(__file__).parents[1] / "recordings").glob("*.ndjson.gz"))
+"""Of real runs, made by ``python -m tests.screenshots``."""
 SizeIds = {size: f"{size[0]}x{size[1]}" for size in SIZES}
 
 
@@ -38,6 +41,20 @@ def when(text: str) -> Callable[[Pilot[int]], object]:
 def test_situation(snap_compare: Callable[..., bool], situation: str, size: tuple[int, int]) -> None:
     app = app_of(frames.SITUATIONS[situation]())
     assert snap_compare(app, terminal_size=size, run_before=when("KV pool"))
+
+
+@pytest.mark.parametrize("size", SIZES[:2], ids=SizeIds.get)
+@pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: path.name.partition(".")[0])
+def test_real_run(snap_compare: Callable[..., bool], recording: Path, size: tuple[int, int]) -> None:
+    recorded = list(read_frames(recording))
+    app = app_of(*recorded)
+
+    async def wait(pilot: Pilot[int]) -> None:
+        await until(pilot, lambda: app.store.view.frame == recorded[-1])
+        app.draw()
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=wait)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=SizeIds.get)
