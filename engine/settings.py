@@ -136,8 +136,8 @@ class StartSettings(BaseModel):
         unit="tokens",
     )
     mode: Literal["continuous"] = _setting("continuous", "batching policy")
-    weights: Literal["auto", "fp32", "bf16"] = _setting(
-        "auto", "type of the weights; auto: bf16 where the machine computes it fast, else fp32"
+    weights: Literal["auto", "int8", "fp32", "bf16"] = _setting(
+        "auto", "type of the weights; auto: the fastest here that answers as well as fp32"
     )
     kv_dtype: Literal["auto", "fp32", "bf16", "fp16", "int8"] = _setting(
         "auto", "type of the KV pool; auto: that of the weights; int8 takes least and costs a little quality"

@@ -44,7 +44,9 @@ class BuildError(RuntimeError):
 def compiler() -> str | None:
     """The C++ compiler: ``CXX``, else g++, c++ or clang++ from the path; None when there is none."""
     named = os.environ.get("CXX")
-    return next((found for name in ([named] if named else ["g++", "c++", "clang++"]) if (found := shutil.which(name))), None)
+    return next(
+        (found for name in ([named] if named else ["g++", "c++", "clang++"]) if (found := shutil.which(name))), None
+    )
 
 
 def library_path(extra_flags: tuple[str, ...] = ()) -> Path:
@@ -84,7 +86,7 @@ def _fingerprint(program: str, extra_flags: tuple[str, ...]) -> str:
 
 def _compile(program: str, folder: Path, extra_flags: tuple[str, ...]) -> Path:
     """Compile all files side by side, and link. Returns the library inside ``folder``."""
-    jobs = [("team", ()), ("api", ())]
+    jobs: list[tuple[str, tuple[str, ...]]] = [("team", ()), ("api", ())]
     jobs += [(f"forward:{name}", (f"-DSLOTDECK_ISA={name}", *flags)) for name, flags in VARIANTS.items()]
 
     def compile_one(job: tuple[str, tuple[str, ...]]) -> str:

@@ -20,13 +20,13 @@ from engine.kernels.build import BuildError, library_path
 
 logger = logging.getLogger(__name__)
 
-ABI = 1
+ABI = 2
 GROUP = 64
 """Values along the depth that share a scale."""
 TILE = 32
 """Columns of a product are padded to this."""
 PANEL = 16
-KV_TYPES = {"fp32": 0, "bf16": 1, "fp16": 2}
+KV_TYPES = {"fp32": 0, "bf16": 1, "fp16": 2, "int8": 3}
 """Types of the KV pool that the attention kernel reads."""
 
 
@@ -67,7 +67,8 @@ class _Step(ctypes.Structure):
         ("blocks", c_void_p),
         ("kv_type", c_int32),
         ("num_blocks", c_int32),
-        *((name, c_void_p) for name in ("keys", "values", "greedy_tokens", "best", "logit_tokens", "logits", "finite")),
+        *((name, c_void_p) for name in ("keys", "values", "key_scales", "value_scales")),
+        *((name, c_void_p) for name in ("greedy_tokens", "best", "logit_tokens", "logits", "finite")),
     ]
 
 
@@ -163,12 +164,17 @@ class PackedModel:
 
 @dataclass(frozen=True)
 class Pool:
-    """The KV pool as addresses: one K and one V array per layer, [kv_heads, num_blocks, block_size, head_dim]."""
+    """The KV pool as addresses: one K and one V array per layer, [kv_heads, num_blocks, block_size, head_dim].
+
+    Their scales, fp32 [kv_heads, num_blocks, block_size] per layer, belong to int8 alone and are empty otherwise.
+    """
 
     kv_type: str
     num_blocks: int
     keys: Sequence[int]
     values: Sequence[int]
+    key_scales: Sequence[int] = ()
+    value_scales: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -222,7 +228,9 @@ class Kernels:
         """
         best = np.empty(len(arrays.greedy_tokens), np.int64)
         finite = np.empty(len(arrays.token_ids), np.bool_)
-        keys, values = (c_void_p * len(pool.keys))(*pool.keys), (c_void_p * len(pool.values))(*pool.values)
+        by_layer = [
+            (c_void_p * len(part))(*part) for part in (pool.keys, pool.values, pool.key_scales, pool.value_scales)
+        ]
         step = _Step(
             len(arrays.token_ids), len(arrays.span_start), len(best), len(arrays.logit_tokens),
             *(
@@ -230,7 +238,7 @@ class Kernels:
                 for array in (arrays.token_ids, arrays.positions, arrays.slots, arrays.span_start, arrays.span_count,
                               arrays.span_blocks, arrays.blocks)
             ),
-            KV_TYPES[pool.kv_type], pool.num_blocks, ctypes.cast(keys, c_void_p), ctypes.cast(values, c_void_p),
+            KV_TYPES[pool.kv_type], pool.num_blocks, *(ctypes.cast(part, c_void_p) for part in by_layer),
             *(
                 _address(array)
                 for array in (arrays.greedy_tokens, best, arrays.logit_tokens, arrays.logits, finite)

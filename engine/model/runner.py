@@ -12,14 +12,14 @@ import numpy as np
 import torch
 
 from engine.core.request import Row, StepPlan, StepResult
-from engine.model.attention import Span, build_layout, sort_key
+from engine.model.attention import Span, sort_key
 from engine.model.config import ModelConfig
 from engine.model.decoder import Batch
 from engine.model.errors import ModelError, human_bytes
 from engine.model.kv_store import KVStore
 from engine.model.load import LoadedModel
 from engine.model.machine import DTYPES, available_memory, physical_cores
-from engine.model.sampling import NOT_FINITE, sample
+from engine.model.sampling import NOT_FINITE, plainly_greedy, sample
 from engine.settings import BLOCK_SIZE
 
 
@@ -33,12 +33,12 @@ class Runner:
     def __init__(self, model: LoadedModel, num_blocks: int, kv_dtype: str = "auto", threads: int | None = None) -> None:
         if kv_dtype not in ("auto", *DTYPES):
             raise ModelError(f"unknown type of the KV pool {kv_dtype!r}: use auto, {' or '.join(DTYPES)}")
-        self.kv_dtype = model.weights if kv_dtype == "auto" else kv_dtype
+        self.kv_dtype = model.kv_dtype if kv_dtype == "auto" else kv_dtype
         self.device = model.device
         self.threads = threads or physical_cores()
-        torch.set_num_threads(self.threads)
         self._config = model.config
         self._decoder = model.decoder
+        self._decoder.set_threads(self.threads)
         wanted = kv_pool_bytes(model.config, num_blocks, self.kv_dtype)
         free = available_memory(model.device)
         if wanted > free:
@@ -91,18 +91,29 @@ class Runner:
         order = sorted(range(len(rows)), key=lambda index: sort_key(spans[index]))
         rows, spans = [rows[index] for index in order], [spans[index] for index in order]
         ends = np.cumsum([row.count for row in rows])
-        batch, samplers = self._batch(rows, spans, ends)
+        samplers = [row for row in rows if row.samples]
+        greedy = [row for row in samplers if self._decoder.picks_best and plainly_greedy(row.request)]
+        if greedy:
+            samplers = [row for row in samplers if not plainly_greedy(row.request)]
+        batch = self._batch(rows, spans, ends, samplers, greedy)
         try:
-            logits, finite = self._decoder.forward(batch, self._store)
-            good = finite.cpu().numpy()
+            output = self._decoder.forward(batch, self._store)
+            good = output.finite.cpu().numpy()
         except BaseException:
             self._store.clear(batch.token_rows)  # half-written values must not stay
             raise
         if not good.all():
             self._fail(rows, ends, good, batch, result)
+        for row, token in zip(greedy, output.best, strict=True):
+            if row.request.id in result.failures:
+                continue
+            if token < 0:
+                result.failures[row.request.id] = NOT_FINITE
+            else:
+                result.tokens[row.request.id] = token
         if not samplers:
             return
-        sampled = sample(logits, [row.request for row in samplers])
+        sampled = sample(output.logits, [row.request for row in samplers])
         for row, token, fine, logprobs in zip(samplers, sampled.tokens, sampled.finite, sampled.logprobs, strict=True):
             if row.request.id in result.failures:
                 continue
@@ -113,12 +124,19 @@ class Runner:
             if logprobs is not None:
                 result.logprobs[row.request.id] = logprobs
 
-    def _batch(self, rows: Sequence[Row], spans: Sequence[Span], ends: np.ndarray) -> tuple[Batch, list[Row]]:
-        """The flat batch of rows in order, and those of them that sample, in the order of ``logit_rows``."""
+    def _batch(
+        self,
+        rows: Sequence[Row],
+        spans: Sequence[Span],
+        ends: np.ndarray,
+        samplers: Sequence[Row],
+        greedy: Sequence[Row],
+    ) -> Batch:
+        """The flat batch of rows in order; logits for ``samplers``, the best token for ``greedy``."""
         token_ids: list[int] = []
         for row in rows:
             token_ids += row.request.token_ids[row.start : row.start + row.count]
-        layout = build_layout(spans, self._store, self.device)
+        layout = self._decoder.lay_out(spans, self._store)
         positions = np.concatenate([np.arange(span.start, span.start + span.count) for span in spans])
         blocks = np.concatenate(
             [
@@ -129,15 +147,20 @@ class Runner:
             ]
         )
         slots = torch.from_numpy(blocks * BLOCK_SIZE + positions % BLOCK_SIZE).to(self.device)
-        sampling = [index for index, row in enumerate(rows) if row.samples]
-        batch = Batch(
+        last = {id(row): int(end) - 1 for row, end in zip(rows, ends, strict=True)}
+
+        def last_tokens(chosen: Sequence[Row]) -> torch.Tensor:
+            return torch.tensor([last[id(row)] for row in chosen], dtype=torch.int64, device=self.device)
+
+        return Batch(
             token_ids=torch.tensor(token_ids, dtype=torch.int64, device=self.device),
             positions=torch.from_numpy(positions).to(self.device),
+            slots=slots,
             token_rows=self._store.token_rows(slots),
             layout=layout,
-            logit_rows=torch.from_numpy(ends[sampling] - 1).to(self.device),
+            logit_rows=last_tokens(samplers),
+            best_rows=last_tokens(greedy),
         )
-        return batch, [rows[index] for index in sampling]
 
     def _fail(self, rows: Sequence[Row], ends: np.ndarray, good: np.ndarray, batch: Batch, result: StepResult) -> None:
         """Fail the requests with a token that is not finite and clear what they wrote in this step."""

@@ -18,44 +18,78 @@ template <int KV>
 inline Floats load_stored(const void* base, int64_t at) {
     if constexpr (KV == KV_FP32) return load<Floats>((const float*)base + at);
     if constexpr (KV == KV_BF16) return from_bf16((const uint16_t*)base + at);
-    return from_fp16((const uint16_t*)base + at);
+    if constexpr (KV == KV_FP16) return from_fp16((const uint16_t*)base + at);
+    return __builtin_convertvector(load<Bytes>((const int8_t*)base + at), Floats);
 }
 
 template <int KV>
-inline void fetch_as(const void* base, int64_t at, int64_t width, int64_t stride, float* to) {
+inline void fetch_as(const void* base, int64_t at, float scale, int64_t width, int64_t stride, float* to) {
     int64_t i = 0;
-    for (; i + LANES <= width; i += LANES) store(to + i, load_stored<KV>(base, at + i));
+    for (; i + LANES <= width; i += LANES) store(to + i, load_stored<KV>(base, at + i) * scale);
     if (i == stride) return;
-    constexpr int SIZE = KV == KV_FP32 ? 4 : 2;
+    constexpr int SIZE = KV == KV_FP32 ? 4 : KV == KV_INT8 ? 1 : 2;
     char rest[LANES * 4] = {0};
     memcpy(rest, (const char*)base + (at + i) * SIZE, (size_t)(width - i) * SIZE);
     for (; i < stride; i += LANES) {
-        store(to + i, load_stored<KV>(rest, 0));
+        store(to + i, load_stored<KV>(rest, 0) * scale);
         memset(rest, 0, sizeof rest);
     }
 }
 
-// Copies one token's K or V as fp32 to `to`: `width` stored values, zeros up to `stride`.
-inline void fetch(int kv_type, const void* base, int64_t at, int64_t width, int64_t stride, float* to) {
-    switch (kv_type) {
-        case KV_FP32: return fetch_as<KV_FP32>(base, at, width, stride, to);
-        case KV_BF16: return fetch_as<KV_BF16>(base, at, width, stride, to);
-        default: return fetch_as<KV_FP16>(base, at, width, stride, to);
+// One layer's K or V in the pool. A place is the number of a token's row: (kv head x num_blocks + block) x 16 + offset.
+struct Stored {
+    int kv_type;
+    void* data;
+    float* scales;
+    int64_t width, stride;
+
+    // Copies a row as fp32 to `to`: the stored values, then zeros up to the stride.
+    void fetch(int64_t place, float* to) const {
+        switch (kv_type) {
+            case KV_FP32: return fetch_as<KV_FP32>(data, place * width, 1.0f, width, stride, to);
+            case KV_BF16: return fetch_as<KV_BF16>(data, place * width, 1.0f, width, stride, to);
+            case KV_FP16: return fetch_as<KV_FP16>(data, place * width, 1.0f, width, stride, to);
+            default: return fetch_as<KV_INT8>(data, place * width, scales[place], width, stride, to);
+        }
     }
+};
+
+inline Stored stored(const Model& model, const Step& step, void* const* data, float* const* scales, int layer) {
+    float* own = step.kv_type == KV_INT8 ? scales[layer] : nullptr;
+    return {step.kv_type, data[layer], own, model.head_dim, model.head_stride};
 }
 
-// Stores one token's K or V of one head (`values`: head_stride floats) in the pool, rounded to its type.
-SEPARATE void keep(const Model& model, const Step& step, void* base, int64_t kv_head, int64_t slot, const float* values) {
-    const int64_t width = model.head_dim;
-    const int64_t at = (kv_head * (int64_t)step.num_blocks * model.block_size + slot) * width;
-    if (step.kv_type == KV_FP32) {
-        memcpy((float*)base + at, values, (size_t)width * 4);
+// Stores `values` (zeros beyond the width) as one row, rounded to the type of the pool. What fp16 cannot hold becomes
+// NaN, and so does the scale of an int8 row that is not finite: the request fails instead of going on with wrong keys.
+SEPARATE void keep(const Stored& to, int64_t place, const float* values) {
+    const int64_t width = to.width, at = place * width;
+    if (to.kv_type == KV_FP32) {
+        memcpy((float*)to.data + at, values, (size_t)width * 4);
         return;
+    }
+    float scale = 1;
+    if (to.kv_type == KV_INT8) {
+        Floats largest = Floats{}, spoiled = Floats{};
+        for (int64_t i = 0; i < to.stride; i += LANES) {
+            const Floats value = load<Floats>(values + i);
+            largest = larger(absolute(value), largest);
+            spoiled += value - value;
+        }
+        scale = maximum(largest) / 127.0f;
+        scale = (scale < 1.17549435e-38f ? 1.17549435e-38f : scale) + sum(spoiled);
+        to.scales[place] = scale;
     }
     for (int64_t i = 0; i < width; i += LANES) {
         const Floats value = load<Floats>(values + i);
-        const Halves half = step.kv_type == KV_BF16 ? to_bf16(value) : to_fp16(value);
-        memcpy((uint16_t*)base + at + i, &half, 2 * (size_t)(width - i < LANES ? width - i : LANES));
+        const size_t lanes = (size_t)(width - i < LANES ? width - i : LANES);
+        if (to.kv_type == KV_INT8) {
+            const Bytes codes = __builtin_convertvector(nearest(value / scale), Bytes);
+            memcpy((int8_t*)to.data + at + i, &codes, lanes);
+            continue;
+        }
+        const Floats held = absolute(value) < 65520.0f ? value : value - value / Floats{};
+        const Halves half = to.kv_type == KV_BF16 ? to_bf16(value) : to_fp16(held);
+        memcpy((uint16_t*)to.data + at + i, &half, 2 * lanes);
     }
 }
 
@@ -121,7 +155,8 @@ inline int64_t attention_scratch(int64_t rows, int64_t stride) {
 
 SEPARATE void attend(const Model& model, const Step& step, const Workspace& space, const AttentionTask& task, int layer,
                    float* scratch) {
-    const void *layer_keys = step.keys[layer], *layer_values = step.values[layer];
+    const Stored all_keys = stored(model, step, step.keys, step.key_scales, layer);
+    const Stored all_values = stored(model, step, step.values, step.value_scales, layer);
     const int64_t stride = model.head_stride, width = model.head_dim, shared = model.heads / model.kv_heads;
     const int64_t rows = task.count * shared, size = model.block_size;
     const int32_t* blocks = step.blocks + step.span_blocks[task.span];
@@ -147,8 +182,8 @@ SEPARATE void attend(const Model& model, const Step& step, const Workspace& spac
         for (int64_t key = 0; key < count; ++key) {
             const int64_t position = begin + key;
             const int64_t place = (task.kv_head * (int64_t)step.num_blocks + blocks[position / size]) * size + position % size;
-            fetch(step.kv_type, layer_keys, place * width, width, stride, keys + key * stride);
-            fetch(step.kv_type, layer_values, place * width, width, stride, values + key * stride);
+            all_keys.fetch(place, keys + key * stride);
+            all_values.fetch(place, values + key * stride);
         }
         memset(keys + count * stride, 0, (size_t)((padded - count) * stride) * 4);
         for (int64_t at = 0; at < padded; at += LANES) {

@@ -81,6 +81,9 @@ inline void project(const Context& c, const Layer& layer, int number) {
     const int64_t stride = model.head_stride, half = model.head_dim / 2, tiles = stride / TILE;
     const float scale = 1.0f / __builtin_sqrtf((float)model.head_dim);
     const QuantisedRows rows = quantised(c, c.hidden);
+    const Stored keys = stored(model, c.step, c.step.keys, c.step.key_scales, number);
+    const Stored values = stored(model, c.step, c.step.values, c.step.value_scales, number);
+    const int64_t pool = (int64_t)c.step.num_blocks * model.block_size;  // tokens in the pool
     share_tiles(c, model.heads + 2 * model.kv_heads, c.step.tokens, [&](int64_t head, int64_t first, int64_t count) {
         float* lines = c.scratch + ROW_CHUNK * TILE;  // [count, stride]
         for (int64_t tile = 0; tile < tiles; ++tile) {
@@ -102,9 +105,9 @@ inline void project(const Context& c, const Layer& layer, int number) {
                 }
             }
             if (value)
-                keep(model, c.step, c.step.values[number], head - model.heads - model.kv_heads, c.step.slots[token], line);
+                keep(values, (head - model.heads - model.kv_heads) * pool + c.step.slots[token], line);
             else if (key)
-                keep(model, c.step, c.step.keys[number], head - model.heads, c.step.slots[token], line);
+                keep(keys, (head - model.heads) * pool + c.step.slots[token], line);
             else
                 memcpy(c.space.query + (token * model.heads + head) * stride, line, (size_t)stride * 4);
         }

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#define SLOTDECK_ABI 1
+#define SLOTDECK_ABI 2
 
 // Weights [columns, depth] as int8. Panels of 16 columns; within a panel, for each 4 values of depth, 16 columns x 4
 // bytes, stored as value + 128. Scales (bf16) by panel, group of 64, column. Both counts are padded: columns to 32,
@@ -35,7 +35,7 @@ struct Model {
     const Layer* layer;
 };
 
-enum KvType : int32_t { KV_FP32 = 0, KV_BF16 = 1, KV_FP16 = 2 };
+enum KvType : int32_t { KV_FP32 = 0, KV_BF16 = 1, KV_FP16 = 2, KV_INT8 = 3 };
 
 // One flat batch. Spans cover the tokens in order; each reads the keys of its own block table.
 struct Step {
@@ -50,6 +50,8 @@ struct Step {
     int32_t kv_type, num_blocks;
     void* const* keys;           // by layer: [kv_heads, num_blocks, block_size, head_dim]
     void* const* values;
+    float* const* key_scales;    // by layer: [kv_heads, num_blocks, block_size]; int8 only
+    float* const* value_scales;
     const int64_t* greedy_tokens;  // [greedy]: tokens of the batch whose best next token is wanted
     int64_t* best;                 // [greedy], or -1 where a logit is not finite
     const int64_t* logit_tokens;   // [logit_rows]: tokens whose logits are wanted
