@@ -31,7 +31,7 @@ inline int64_t padded(int64_t size, int64_t to) { return (size + to - 1) / to * 
 template <typename Work>
 inline void share_tiles(const Context& c, int64_t tiles, int64_t rows, Work work) {
     const int64_t chunks = (rows + ROW_CHUNK - 1) / ROW_CHUNK;
-    for (int64_t task; (task = team_next(c.team)) < tiles * chunks;) {
+    for (int64_t task; (task = team_next(c.team, c.thread, tiles * chunks)) >= 0;) {
         const int64_t chunk = task / tiles, first = chunk * ROW_CHUNK;
         work(task % tiles, first, rows - first < ROW_CHUNK ? rows - first : ROW_CHUNK);
     }
@@ -115,7 +115,7 @@ inline void project(const Context& c, const Layer& layer, int number) {
 }
 
 inline void mix_keys(const Context& c, int number) {
-    for (int64_t task; (task = team_next(c.team)) < c.space.num_tasks;)
+    for (int64_t task; (task = team_next(c.team, c.thread, c.space.num_tasks)) >= 0;)
         attend(c.model, c.step, c.space, c.space.tasks[task], number, c.scratch);
     team_barrier(c.team);
     const int64_t groups = c.attended / GROUP;
@@ -291,7 +291,7 @@ void SLOTDECK_NAME(product_, SLOTDECK_ISA)(const Product* weights, const float* 
     const QuantisedRows rows{codes, scales, sums, depth};
     alignas(64) float block[ROW_CHUNK * TILE];
     const int64_t chunks = (count + ROW_CHUNK - 1) / ROW_CHUNK;
-    for (int64_t task; (task = team_next(team)) < tiles * chunks;) {
+    for (int64_t task; (task = team_next(team, thread, tiles * chunks)) >= 0;) {
         const int64_t first = task / tiles * ROW_CHUNK, tile = task % tiles;
         const int64_t here = count - first < ROW_CHUNK ? count - first : ROW_CHUNK;
         product(rows, first, here, *weights, tile, block);

@@ -58,9 +58,17 @@ constexpr bool EXCESS = false;
 constexpr bool EXCESS = true;
 #endif
 
+// Part of the weights of the next tile, to be fetched from memory while this one is computed: `lines` cache lines of
+// each group, from line `first` on.
+struct Ahead {
+    const uint8_t* codes;
+    int64_t first, lines;
+};
+
 // out[R][32] = rows x two panels.
 template <int R>
-SEPARATE void product_rows(const QuantisedRows& rows, int64_t first, const Product& weights, int64_t panel, float* out) {
+SEPARATE void product_rows(const QuantisedRows& rows, int64_t first, const Product& weights, int64_t panel,
+                           const Ahead& ahead, float* out) {
     const int64_t depth = rows.depth, groups = depth / GROUP;
     const uint8_t* codes[2] = {weights.codes + panel * depth * PANEL, weights.codes + (panel + 1) * depth * PANEL};
     const uint16_t* scales[2] = {weights.scales + panel * groups * PANEL, weights.scales + (panel + 1) * groups * PANEL};
@@ -72,6 +80,8 @@ SEPARATE void product_rows(const QuantisedRows& rows, int64_t first, const Produ
         for (int p = 0; p < 2; ++p)
             for (int v = 0; v < VECTORS; ++v) total[r][p][v] = Floats{};
     for (int64_t group = 0; group < groups; ++group) {
+        const uint8_t* next = ahead.codes + group * GROUP * TILE + ahead.first * 64;
+        for (int64_t line = 0; line < ahead.lines; ++line) __builtin_prefetch(next + line * 64, 0, 2);
 #pragma GCC unroll 8
         for (int part = 0; part < 2 * VECTORS; part += AT_ONCE) {
             Ints sums[R][AT_ONCE];
@@ -103,19 +113,25 @@ SEPARATE void product_rows(const QuantisedRows& rows, int64_t first, const Produ
             for (int v = 0; v < VECTORS; ++v) store(out + r * TILE + p * PANEL + v * LANES, total[r][p][v]);
 }
 
-// out[count][32] = rows first to first + count - 1 times tile `tile` of the weights.
+// out[count][32] = rows first to first + count - 1 times tile `tile` of the weights. The next tile is fetched ahead: the
+// processor's own prefetching ends at each page.
 SEPARATE void product(const QuantisedRows& rows, int64_t first, int64_t count, const Product& weights, int64_t tile,
-                    float* out) {
-    const int64_t panel = tile * 2;
-    for (; count >= ROWS; count -= ROWS, first += ROWS, out += ROWS * TILE)
-        product_rows<ROWS>(rows, first, weights, panel, out);
-    switch (count) {
-        case 1: product_rows<1>(rows, first, weights, panel, out); break;
-        case 2: product_rows<2>(rows, first, weights, panel, out); break;
-        case 3: product_rows<3>(rows, first, weights, panel, out); break;
-        case 4: product_rows<4>(rows, first, weights, panel, out); break;
-        case 5: product_rows<5>(rows, first, weights, panel, out); break;
-        default: break;
+                      float* out) {
+    const int64_t panel = tile * 2, lines = GROUP * TILE / 64, blocks = (count + ROWS - 1) / ROWS;
+    const bool last = (tile + 1) * TILE >= weights.columns;
+    Ahead ahead{weights.codes + (last ? tile : tile + 1) * rows.depth * TILE, 0, (lines + blocks - 1) / blocks};
+    if (last) ahead.lines = 0;
+    for (; count > 0; count -= ROWS, first += ROWS, out += ROWS * TILE) {
+        switch (count) {
+            case 1: product_rows<1>(rows, first, weights, panel, ahead, out); break;
+            case 2: product_rows<2>(rows, first, weights, panel, ahead, out); break;
+            case 3: product_rows<3>(rows, first, weights, panel, ahead, out); break;
+            case 4: product_rows<4>(rows, first, weights, panel, ahead, out); break;
+            case 5: product_rows<5>(rows, first, weights, panel, ahead, out); break;
+            default: product_rows<ROWS>(rows, first, weights, panel, ahead, out); break;
+        }
+        ahead.first += ahead.lines;
+        if (ahead.first + ahead.lines > lines) ahead.lines = lines - ahead.first;
     }
 }
 

@@ -56,7 +56,16 @@ struct Team {
     alignas(64) std::atomic<uint32_t> phase{0};       // of barriers
     std::atomic<int> parked{0};                       // threads that may sleep on generation or phase
     alignas(64) std::atomic<int> arrived{0};
-    alignas(64) std::atomic<int64_t> task{0};
+    struct alignas(64) Taken {
+        std::atomic<int64_t> count{0};
+    };
+    Taken* taken = nullptr;  // by thread: how many tasks of its run are given out
+
+    ~Team() { delete[] taken; }
+
+    void give_out_anew() {
+        for (int thread = 0; thread < threads; ++thread) taken[thread].count.store(0, std::memory_order_relaxed);
+    }
 
     // Waits until the word is no longer what was seen. Sequentially consistent, so that whoever changes the word
     // after a thread announced that it parks sees the announcement.
@@ -104,6 +113,11 @@ extern "C" {
 Team* team_create(int threads) {
     Team* team = new (std::nothrow) Team;
     if (team == nullptr) return nullptr;
+    team->taken = new (std::nothrow) Team::Taken[threads];
+    if (team->taken == nullptr) {
+        delete team;
+        return nullptr;
+    }
     for (int thread = 1; thread < threads; ++thread) {
         pthread_t worker;
         Start* start = new (std::nothrow) Start{team, thread};
@@ -130,7 +144,7 @@ int team_size(const Team* team) { return team->threads; }
 void team_run(Team* team, TeamJob job, void* argument) {
     team->job = job;
     team->argument = argument;
-    team->task.store(0, std::memory_order_relaxed);
+    team->give_out_anew();
     team->advance(team->generation);
     job(argument, team, 0, team->threads);
     team_barrier(team);
@@ -138,18 +152,27 @@ void team_run(Team* team, TeamJob job, void* argument) {
 
 void team_barrier(Team* team) {
     if (team->threads == 1) {
-        team->task.store(0, std::memory_order_relaxed);
+        team->give_out_anew();
         return;
     }
     const uint32_t seen = team->phase.load(std::memory_order_acquire);
     if (team->arrived.fetch_add(1, std::memory_order_acq_rel) == team->threads - 1) {
         team->arrived.store(0, std::memory_order_relaxed);
-        team->task.store(0, std::memory_order_relaxed);
+        team->give_out_anew();
         team->advance(team->phase);
     } else {
         team->await(team->phase, seen);
     }
 }
 
-int64_t team_next(Team* team) { return team->task.fetch_add(1, std::memory_order_relaxed); }
+int64_t team_next(Team* team, int thread, int64_t total) {
+    for (int i = 0; i < team->threads; ++i) {
+        const int owner = thread + i < team->threads ? thread + i : thread + i - team->threads;
+        const int64_t first = owner * total / team->threads, last = (owner + 1) * total / team->threads;
+        if (first + team->taken[owner].count.load(std::memory_order_relaxed) >= last) continue;
+        const int64_t task = first + team->taken[owner].count.fetch_add(1, std::memory_order_relaxed);
+        if (task < last) return task;
+    }
+    return -1;
+}
 }
