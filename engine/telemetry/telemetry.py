@@ -11,6 +11,7 @@ from engine.core.request import StepPlan
 from engine.core.scheduler import Event, EventKind
 from engine.telemetry.frame import CounterInfo, FrameEvent, WindowInfo
 from engine.telemetry.metrics import Metrics
+from engine.telemetry.request_log import RequestLog
 from engine.telemetry.windows import Samples, percentile
 
 MINUTE = 60.0
@@ -44,6 +45,7 @@ class Telemetry:
         self._seconds_in_slot: deque[float] = deque(maxlen=20)
         self.recent_ttft: deque[float] = deque(maxlen=20)
         self.metrics = Metrics()
+        self.requests = RequestLog(clock, wall)
         self.on_ended: Callable[[Event, float], None] | None = None
         """Called with each request's last event and the wall clock, in the thread that ended it; must not wait."""
 
@@ -85,6 +87,8 @@ class Telemetry:
         with self._lock:
             self._events.append(FrameEvent(time=self._wall(), kind=kind, text=text, **fields))
             self.event_cursor += 1
+        if kind == "setting_changed":
+            self.requests.see_change(text)
 
     # -- from the loop --------------------------------------------------------------------------------------
 
@@ -104,11 +108,13 @@ class Telemetry:
                     self._itl.append(now, row.request.gaps[-1])
                     self.metrics.itl.observe(row.request.gaps[-1])
         self.metrics.step.observe(seconds)
+        self.requests.see_step(plan, seconds, now)
 
     def observe(self, events: Iterable[Event]) -> None:
         """Count and log what the scheduler says happened."""
         for event in events:
             self._OBSERVERS[event.kind](self, event)
+            self.requests.see_event(event)
             if self.on_ended is not None and event.kind in _ENDS:
                 self.on_ended(event, self._wall())
 
