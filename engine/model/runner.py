@@ -102,15 +102,16 @@ class Runner:
             self._fail(rows, ends, good, batch, result)
         if not samplers:
             return
-        params = [row.request.sampling for row in samplers]
-        tokens, usable = sample(logits, params, [row.start + row.count for row in samplers])
-        for row, token, fine in zip(samplers, tokens, usable, strict=True):
+        sampled = sample(logits, [row.request for row in samplers])
+        for row, token, fine, logprobs in zip(samplers, sampled.tokens, sampled.finite, sampled.logprobs, strict=True):
             if row.request.id in result.failures:
                 continue
-            if fine:
-                result.tokens[row.request.id] = token
-            else:
+            if not fine:
                 result.failures[row.request.id] = NOT_FINITE
+                continue
+            result.tokens[row.request.id] = token
+            if logprobs is not None:
+                result.logprobs[row.request.id] = logprobs
 
     def _batch(self, rows: Sequence[Row], spans: Sequence[Span], ends: np.ndarray) -> tuple[Batch, list[Row]]:
         """The flat batch of rows in order, and those of them that sample, in the order of ``logit_rows``."""

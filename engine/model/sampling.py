@@ -2,18 +2,19 @@
 
 The random draw for a position depends on the request's seed and that position only, and candidates are walked in the
 order of their ids, so a request gives the same text whatever shares its batch, however its prompt was cut, and however
-often it was preempted.
+often it was preempted. Nothing is kept between steps: penalties are computed from the tokens of the request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from engine.core.request import SamplingParams
+from engine.core.request import Request, SamplingParams, TokenLogprobs
 
 NOT_FINITE = "the model computed values that are not finite (NaN or infinity) for this request"
 
@@ -21,23 +22,120 @@ _PART = 256
 """The vocabulary is walked in parts of this many tokens: first to the part, then inside it."""
 
 
-def sample(
-    logits: torch.Tensor, params: Sequence[SamplingParams], positions: Sequence[int]
-) -> tuple[list[int], list[bool]]:
-    """Choose the token at ``positions[i]`` from ``logits[i]``.
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One entry for each row of logits."""
 
-    ``logits`` is fp32 [R, vocab]. Returns R token ids and R flags: False where a row holds NaN or infinity, whose token
-    means nothing. Ties at the edge of top_k or top_p are kept.
+    tokens: list[int]
+    finite: list[bool]
+    """False where the row holds NaN or infinity; its token means nothing."""
+    logprobs: list[TokenLogprobs | None]
+    """``None`` where the request asks for none or the row is not finite."""
+
+
+def sample(logits: torch.Tensor, requests: Sequence[Request]) -> Sampled:
+    """Choose the next token of ``requests[i]`` from ``logits[i]``.
+
+    ``logits`` is fp32 [R, vocab] and stays as it is. Ties at the edge of top_k, top_p or min_p are kept.
     """
     finite = torch.isfinite(logits.sum(-1)).tolist()
-    tokens = logits.argmax(-1).tolist()
+    changed = _changed(logits, requests)
+    tokens = changed.argmax(-1).tolist()
+    params = [request.sampling for request in requests]
     drawn = [i for i, p in enumerate(params) if p.temperature > 0 and p.top_k != 1 and finite[i]]
     if drawn:
-        rows = logits if len(drawn) == len(params) else logits[drawn]
-        chosen = _draw(rows, [params[i] for i in drawn], [positions[i] for i in drawn])
+        rows = changed if len(drawn) == len(params) else changed[drawn]
+        chosen = _draw(rows, [params[i] for i in drawn], [requests[i].num_tokens for i in drawn])
         for index, token in zip(drawn, chosen, strict=True):
             tokens[index] = token
-    return tokens, finite
+    return Sampled(tokens, finite, _logprobs(logits, params, tokens, finite))
+
+
+def _logprobs(
+    logits: torch.Tensor, params: Sequence[SamplingParams], tokens: Sequence[int], finite: Sequence[bool]
+) -> list[TokenLogprobs | None]:
+    found: list[TokenLogprobs | None] = [None] * len(params)
+    wanted = {i: p.top_logprobs for i, p in enumerate(params) if p.top_logprobs is not None and finite[i]}
+    if not wanted:
+        return found
+    indices = list(wanted)
+    rows = logits[indices]
+    total = rows.logsumexp(-1, keepdim=True)
+    best = rows.topk(min(max(wanted.values()), rows.shape[1]))
+    chosen = rows.gather(1, torch.tensor([[tokens[i]] for i in indices], device=rows.device))
+    columns = zip((chosen - total)[:, 0].tolist(), best.indices.tolist(), (best.values - total).tolist(), strict=True)
+    for (index, count), (logprob, ids, values) in zip(wanted.items(), columns, strict=True):
+        found[index] = TokenLogprobs(logprob, tuple(zip(ids[:count], values[:count], strict=True)))
+    return found
+
+
+class _Places:
+    """Tokens of several rows as places in the flattened logits, each with a value."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self._vocabulary = vocabulary
+        self._places: list[np.ndarray] = []
+        self._values: list[np.ndarray] = []
+
+    def add(self, row: int, ids: Sequence[int] | np.ndarray, values: float | Sequence[float] | np.ndarray) -> None:
+        """``values`` is one for all or one for each of ``ids``. Ids outside the vocabulary have no logit to change."""
+        tokens = np.asarray(ids, dtype=np.int64)
+        known = (tokens >= 0) & (tokens < self._vocabulary)
+        self._places.append(tokens[known] + row * self._vocabulary)
+        self._values.append(np.broadcast_to(np.asarray(values, dtype=np.float32), tokens.shape)[known])
+
+    def on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Places, int64, and values, fp32; ``None`` without any."""
+        if not self._places:
+            return None
+        places, values = np.concatenate(self._places), np.concatenate(self._values)
+        return torch.from_numpy(places).to(device), torch.from_numpy(values).to(device)
+
+
+def _changed(logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
+    """The logits with bias, penalties and tokens that may not come yet applied, in the order of SamplingParams.
+
+    A copy, or ``logits`` itself when no request asks for any of these.
+    """
+    rows = [(row, request) for row, request in enumerate(requests) if _changes(request)]
+    if not rows:
+        return logits
+    bias, repeated, counted, barred = (_Places(logits.shape[1]) for _ in range(4))
+    for row, request in rows:
+        p = request.sampling
+        if p.logit_bias:
+            bias.add(row, [token for token, _ in p.logit_bias], [amount for _, amount in p.logit_bias])
+        if p.repetition_penalty != 1:
+            repeated.add(row, request.token_ids, p.repetition_penalty)
+        if (p.presence_penalty or p.frequency_penalty) and request.num_output_tokens:
+            ids, counts = np.unique(np.asarray(request.output_token_ids, dtype=np.int64), return_counts=True)
+            counted.add(row, ids, -(p.presence_penalty + p.frequency_penalty * counts))
+        if request.num_output_tokens < p.min_tokens:
+            barred.add(row, list(p.stop_token_ids), -torch.inf)
+    changed = logits.clone(memory_format=torch.contiguous_format)
+    flat = changed.view(-1)
+    if (added := bias.on(flat.device)) is not None:
+        flat.index_add_(0, *added)
+    if (seen := repeated.on(flat.device)) is not None:
+        places, penalties = seen
+        values = flat[places]
+        flat[places] = torch.where(values > 0, values / penalties, values * penalties)
+    if (taken := counted.on(flat.device)) is not None:
+        flat.index_add_(0, *taken)
+    if (never := barred.on(flat.device)) is not None:
+        flat[never[0]] = never[1]
+    return changed
+
+
+def _changes(request: Request) -> bool:
+    p = request.sampling
+    return bool(
+        p.logit_bias
+        or p.repetition_penalty != 1
+        or p.presence_penalty
+        or p.frequency_penalty
+        or request.num_output_tokens < p.min_tokens
+    )
 
 
 def _draw(logits: torch.Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[int]:
@@ -71,7 +169,15 @@ def _walk(weights: torch.Tensor, draws: torch.Tensor) -> tuple[torch.Tensor, tor
 
 
 def _lowest_kept(weights: torch.Tensor, params: SamplingParams) -> torch.Tensor | None:
-    """Weight below which tokens are dropped by top_k, then top_p; None when all are kept. ``weights`` [vocab]."""
+    """Weight below which tokens are dropped; None when all are kept. ``weights`` [vocab], the best is 1."""
+    lowest = _edge(weights, params)
+    if params.min_p <= 0:
+        return lowest
+    return weights.new_tensor(params.min_p) if lowest is None else lowest.clamp(min=params.min_p)
+
+
+def _edge(weights: torch.Tensor, params: SamplingParams) -> torch.Tensor | None:
+    """Weight below which tokens are dropped by top_k, then top_p; None when all are kept."""
     vocabulary = weights.shape[0]
     best = None
     if 0 < params.top_k < vocabulary:
