@@ -75,7 +75,7 @@ class StepCost:
         """
         if len(self._samples[True]) < STEPS_NEEDED:
             return None, True
-        room = target - self._margin - self.predict(decodes, 0, context_tokens)
+        room = target - self.predict(decodes, 0, context_tokens) - self._margin
         per_token = self._weights[2]
         budget = int(room / per_token) if per_token > 0 else MOST_BUDGET
         return max(LEAST_BUDGET, min(MOST_BUDGET, budget)), room > 0

@@ -40,5 +40,7 @@ class Event:
     time: float
     tokens: int = 0
     """Preempted: computed tokens that lost their place. Resumed: of those, the ones to compute again."""
+    stalled: float = 0.0
+    """Resumed: seconds that it was preempted for, this time."""
     swapped_bytes: int = 0
     """Preempted and resumed: bytes of KV copied to host memory or back."""

@@ -291,11 +291,11 @@ class Scheduler:
             again = max(0, request.lost_tokens - request.num_computed_tokens)
             request.recomputed_tokens += again
             request.lost_tokens = 0
-            self._leave_preemption(request, now)
+            stalled = self._leave_preemption(request, now)
             request.state = State.RUNNING
             self.running.append(request)
             self.running.sort(key=_admission)
-            events.append(Event(EventKind.RESUMED, request, now, tokens=again, swapped_bytes=moved))
+            events.append(Event(EventKind.RESUMED, request, now, tokens=again, stalled=stalled, swapped_bytes=moved))
             if request.decoding and self.policy.may_decode(self.running):
                 rows.append(Row(request, request.num_computed_tokens, 1, samples=True))
         return rows
@@ -407,10 +407,12 @@ class Scheduler:
         self._swap_outs, self._swap_ins, self._swap_drops = [], [], []
 
     @staticmethod
-    def _leave_preemption(request: Request, now: float) -> None:
+    def _leave_preemption(request: Request, now: float) -> float:
         assert request.preempted_at is not None
-        request.stalled += now - request.preempted_at
+        stalled = now - request.preempted_at
+        request.stalled += stalled
         request.preempted_at = None
+        return stalled
 
     # -- ends -------------------------------------------------------------------------------------------------
 

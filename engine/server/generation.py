@@ -7,8 +7,8 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from engine.core.events import QueueFullError, RequestTooLargeError
 from engine.core.request import Request, SamplingParams, Timeline
-from engine.core.scheduler import QueueFullError, RequestTooLargeError
 from engine.loop import EngineUnavailableError, Output
 from engine.server.chat_request import ChatRequest, read_chat_request, read_json
 from engine.server.context import ServerContext

@@ -5,55 +5,10 @@ from __future__ import annotations
 import pytest
 
 from engine.core.block_pool import BlockPool, PoolExhaustedError
-from engine.core.events import Event, EventKind, QueueFullError, RequestTooLargeError
-from engine.core.request import FinishReason, Request, SamplingParams, State, StepPlan, StepResult, Timeline
-from engine.core.scheduler import Scheduler
-from engine.settings import LiveSettings, SettingsError
-
-
-class Engine:
-    """A scheduler, a clock that ticks once per call, and a model that always says 5."""
-
-    def __init__(self, blocks: int = 64, slots: int = 4, context: int = 512, queue: int = 4, budget: int = 64) -> None:
-        self.scheduler = Scheduler(
-            LiveSettings(slots=slots, context=context, queue=queue, budget=budget), BlockPool(blocks)
-        )
-        self.now = 0.0
-        self.events: list[Event] = []
-        self.count = 0
-
-    def add(self, prompt: int, output: int = 4) -> Request:
-        self.count += 1
-        self.now += 1
-        params = SamplingParams(max_tokens=output)
-        request = Request(f"r{self.count}", "user", [1] * prompt, params, Timeline(self.now, self.now))
-        self.scheduler.add(request)
-        return request
-
-    def plan(self) -> StepPlan:
-        self.now += 1
-        plan, events = self.scheduler.plan(self.now)
-        self.events += events
-        return plan
-
-    def commit(self, plan: StepPlan, token: int = 5) -> None:
-        self.now += 1
-        tokens = {row.request.id: token for row in plan.rows if row.samples}
-        self.events += self.scheduler.commit(plan, StepResult(tokens=tokens), self.now)
-        self.scheduler.check()
-
-    def step(self) -> StepPlan:
-        plan = self.plan()
-        self.commit(plan)
-        return plan
-
-    def run_to_end(self) -> None:
-        while self.scheduler.has_work:
-            self.step()
-
-
-def shares(plan: StepPlan) -> dict[str, int]:
-    return {row.request.id: row.count for row in plan.rows}
+from engine.core.events import EventKind, QueueFullError, RequestTooLargeError
+from engine.core.request import FinishReason, State, StepResult
+from engine.settings import SettingsError
+from tests.core.simple_engine import Engine, shares
 
 
 def test_a_freed_slot_is_taken_in_the_next_step() -> None:

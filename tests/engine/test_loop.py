@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from engine.core.events import QueueFullError
 from engine.core.request import Request, SamplingParams, StepPlan, StepResult, Timeline
-from engine.core.scheduler import QueueFullError
 from engine.loop import EngineLoop, EngineUnavailableError, Output, RevisionConflictError
 from engine.settings import LiveSettings, SettingsError
 from engine.telemetry.frame import EngineInfo
@@ -28,6 +29,9 @@ class StubRunner:
         self.faults = 0
         """So many next steps raise."""
         self.bad: set[str] = set()
+        self.resized: list[int] = []
+        self.moved: list[tuple[int, int]] = []
+        self.forgotten = 0
 
     def run(self, plan: StepPlan) -> StepResult:
         with self._changed:
@@ -45,6 +49,19 @@ class StubRunner:
             elif row.samples:
                 result.tokens[row.request.id] = row.request.num_tokens
         return result
+
+    block_bytes = 1000
+
+    def resize(self, num_blocks: int) -> None:
+        if num_blocks > 1000:
+            raise ValueError("at most 16000 tokens fit into memory")
+        self.resized.append(num_blocks)
+
+    def move(self, pairs: list[tuple[int, int]]) -> None:
+        self.moved += pairs
+
+    def forget_swapped(self) -> None:
+        self.forgotten += 1
 
     def allow(self, steps: float) -> None:
         with self._changed:
@@ -82,9 +99,9 @@ class Client:
 
 
 class Bench:
-    def __init__(self, **settings: int) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.runner, self.client = StubRunner(), Client()
-        values = {"slots": 2, "context": 256, "queue": 4, "budget": 16} | settings
+        values: dict[str, Any] = {"slots": 2, "context": 256, "queue": 4, "budget": 16, "kv_tokens": 512} | settings
         self.loop = EngineLoop(
             runner=self.runner,
             settings=LiveSettings(**values),
@@ -153,7 +170,8 @@ def test_met_04_a_frame_tells_the_truth_while_a_step_runs(bench: Bench) -> None:
     assert frame.slots[0].user == "a"
     assert frame.pool.live is not None
     assert frame.pool.free is not None
-    assert frame.pool.live + frame.pool.free == frame.pool.total == 512
+    assert frame.pool.cached is not None
+    assert frame.pool.live + frame.pool.cached + frame.pool.free == frame.pool.total == 512
     assert balanced(bench)
 
 
@@ -300,6 +318,7 @@ def test_settings_change_whole_or_not_at_all(bench: Bench) -> None:
     assert (limits.revision, limits.slots, limits.budget) == (1, 4, 32)
     for changes, message in [
         ({"slots": 8, "context": 500}, "trained for: at most 400"),
+        ({"mode": "fast"}, "mode"),
         ({"slots": 0}, "slots must be between 1 and 256"),
         ({"slots": 64}, "at most 32"),
         ({"slots": "8"}, "slots"),
