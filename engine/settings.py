@@ -55,7 +55,7 @@ Mode = Annotated[
 ]
 KvTokens = Annotated[
     int,
-    _setting(..., "size of the KV pool; default: slots x context", unit="tokens", key="p", ge=BLOCK_SIZE, le=1 << 30),
+    _setting(..., "size of the KV pool; default: slots x context", unit="tokens", key="p", ge=16, le=1 << 30),
 ]
 Preemption = Annotated[
     Literal["recompute", "swap"],
@@ -65,14 +65,10 @@ SwapSpace = Annotated[
     int, _setting(..., "most host memory for KV swap; beyond it preemption recomputes", unit="bytes", ge=0, le=1 << 40)
 ]
 PrefixCache = Annotated[bool, _setting(..., "keep the KV of prompts and reuse it for the same beginning")]
-PrefixSharing = Annotated[
-    bool, _setting(..., "let users reuse each other's cached prefixes (TTFT then tells who asked)")
-]
+PrefixSharing = Annotated[bool, _setting(..., "let users reuse each other's prefixes (TTFT then tells who asked)")]
 ItlTarget = Annotated[
     int,
-    _setting(
-        ..., "choose the budget so that running streams keep this ITL; 0: off", unit="milliseconds", ge=0, le=60_000
-    ),
+    _setting(..., "choose the budget so that streams keep this ITL; 0: off", unit="milliseconds", ge=0, le=60_000),
 ]
 
 

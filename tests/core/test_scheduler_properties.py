@@ -115,12 +115,15 @@ class SchedulerMachine(RuleBasedStateMachine):
             requests.append(Request(f"r{self.counter}", user, list(prompt), params, timeline))
         too_large = len(prompt) + max_tokens > self.scheduler.settings.context
         waiting, known = len(self.scheduler.waiting), self.scheduler.num_in_flight
+        refusal: Exception | None = None
         try:
             self.scheduler.add(*requests)
-            assert not too_large
-            self.prompts |= {request.id: list(prompt) for request in requests}
         except (RequestTooLargeError, QueueFullError) as error:
-            assert too_large == isinstance(error, RequestTooLargeError)
+            refusal = error
+        assert too_large == isinstance(refusal, RequestTooLargeError)
+        if refusal is None:
+            self.prompts |= {request.id: list(prompt) for request in requests}
+        else:
             assert too_large or waiting + answers > self.scheduler.settings.queue
             assert self.scheduler.num_in_flight == known
             assert len(self.scheduler.waiting) == waiting
@@ -226,7 +229,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert plan is not None
         self.store.swap(plan)
         result = StepResult()
-        for index, row in enumerate(plan.rows):
+        for row in plan.rows:
             request = row.request
             assert row.start == request.num_computed_tokens
             for position in range(row.start, row.start + row.count):
