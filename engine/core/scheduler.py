@@ -14,7 +14,8 @@ from engine.core.block_pool import BlockPool, blocks_for
 from engine.core.block_tables import BlockTables
 from engine.core.budget import MOST_BUDGET, StepCost, split_budget
 from engine.core.events import Event, EventKind, QueueFullError, RequestTooLargeError
-from engine.core.request import FinishReason, Request, Row, State, StepPlan, StepResult, Swap
+from engine.core.request import FinishReason, Request, Row, State, StepPlan, StepResult
+from engine.core.swap import SwapLedger
 from engine.core.waiting import WaitingQueue
 from engine.settings import BLOCK_SIZE, LiveSettings, SettingsError
 
@@ -42,14 +43,10 @@ class Scheduler:
         self.cost = StepCost()
         self.budget_in_force = settings.budget
         self.itl_unreachable = False
-        self._block_bytes = block_bytes
+        self._swap = SwapLedger(block_bytes)
         self._by_id: dict[str, Request] = {}
         self._admissions = 0
         self._in_step: frozenset[str] = frozenset()
-        self._swap_outs: list[Swap] = []
-        self._swap_ins: list[Swap] = []
-        self._swap_drops: list[str] = []
-        self._swapped_blocks = 0
         self.policy = POLICIES[settings.mode]
         self.tables = BlockTables(pool, settings.prefix_cache)
         self.validate(settings)
@@ -172,7 +169,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether a step has anything to do; after the last end that can be giving back host memory."""
-        return bool(self._by_id or self._swap_drops)
+        return bool(self._by_id or self._swap.drops)
 
     def admitted(self) -> list[Request]:
         """Who holds a slot, by slot number; finished ones whose batch holds it included."""
@@ -181,7 +178,7 @@ class Scheduler:
     @property
     def swapped_bytes(self) -> int:
         """Host memory that preempted requests hold."""
-        return self._swapped_blocks * self._block_bytes
+        return self._swap.num_bytes
 
     # -- one step --------------------------------------------------------------------------------------------
 
@@ -199,11 +196,11 @@ class Scheduler:
         plan = StepPlan(
             rows=(*decodes, *prefills),
             num_decodes=len(decodes),
-            swap_outs=tuple(self._swap_outs),
-            swap_drops=tuple(self._swap_drops),
-            swap_ins=tuple(self._swap_ins),
+            swap_outs=tuple(self._swap.outs),
+            swap_drops=tuple(self._swap.drops),
+            swap_ins=tuple(self._swap.ins),
         )
-        self._forget_swaps()
+        self._swap.forget_moves()
         self._in_step = frozenset(row.request.id for row in plan.rows)
         return plan, events
 
@@ -232,11 +229,7 @@ class Scheduler:
         forgotten, since KV may be damaged, in the pool and in host memory."""
         self._in_step = frozenset()
         events: list[Event] = []
-        self._forget_swaps()
-        for request in self.preempted:
-            request.lost_tokens += request.swapped_tokens
-            request.swapped_tokens = 0
-        self._swapped_blocks = 0
+        self._swap.lose_all(self.preempted)
         for row in plan.rows:
             row.request.failure = reason
             self._end(row.request, State.FAILED, now, events)
@@ -275,17 +268,14 @@ class Scheduler:
         rows: list[Row] = []
         while self.preempted:
             request = self.preempted[0]
-            swapped = request.swapped_tokens
-            cost = blocks_for(request.num_tokens) if swapped else self.tables.cost(request)
+            cost = blocks_for(request.num_tokens) if request.swapped_tokens else self.tables.cost(request)
             if not self._fits(cost, len(self.running), self.pool.num_available):
                 break
             del self.preempted[0]
             moved = 0
-            if swapped:
+            if request.swapped_tokens:
                 self.tables.take_swapped(request)
-                moved = self._move_swapped(request, request.block_ids[: blocks_for(swapped)], self._swap_ins)
-                self._swapped_blocks -= blocks_for(swapped)
-                request.swapped_tokens = 0
+                moved = self._swap.swap_in(request)
             else:
                 self.tables.take(request)
             again = max(0, request.lost_tokens - request.num_computed_tokens)
@@ -380,14 +370,9 @@ class Scheduler:
         return self.settings.budget if budget is None else budget
 
     def _preempt(self, request: Request, now: float, events: list[Event], *, swap: bool) -> None:
-        computed, moved = request.num_computed_tokens, 0
-        blocks = blocks_for(computed)
-        if swap and blocks and (self._swapped_blocks + blocks) * self._block_bytes <= self.settings.swap_space:
-            moved = self._move_swapped(request, request.block_ids[:blocks], self._swap_outs)
-            self._swapped_blocks += blocks
-            request.swapped_tokens = computed
-        else:
-            request.lost_tokens = computed
+        computed = request.num_computed_tokens
+        moved = self._swap.swap_out(request, self.settings.swap_space) if swap else 0
+        request.lost_tokens = 0 if moved else computed
         self.tables.release(request)
         self.running.remove(request)
         self.preempted.append(request)
@@ -396,15 +381,6 @@ class Scheduler:
         request.num_preemptions += 1
         request.preempted_at = now
         events.append(Event(EventKind.PREEMPTED, request, now, tokens=computed, swapped_bytes=moved))
-
-    def _move_swapped(self, request: Request, block_ids: Sequence[int], moves: list[Swap]) -> int:
-        moves.append(Swap(request.id, tuple(block_ids)))
-        moved = len(block_ids) * self._block_bytes
-        request.swapped_bytes += moved
-        return moved
-
-    def _forget_swaps(self) -> None:
-        self._swap_outs, self._swap_ins, self._swap_drops = [], [], []
 
     @staticmethod
     def _leave_preemption(request: Request, now: float) -> float:
@@ -453,10 +429,7 @@ class Scheduler:
         else:
             self.preempted.remove(request)
             self._leave_preemption(request, now)
-            if request.swapped_tokens:
-                self._swap_drops.append(request.id)
-                self._swapped_blocks -= blocks_for(request.swapped_tokens)
-                request.swapped_tokens = 0
+            self._swap.drop(request)
         self.tables.release(request)
         if request.output_limit is not None:
             del request.token_ids[request.num_prompt_tokens + request.output_limit :]
@@ -486,8 +459,7 @@ class Scheduler:
         for request in self.running:
             assert request.num_computed_tokens <= request.num_tokens
             assert len(request.block_ids) >= blocks_for(request.num_computed_tokens)
-        swapped = sum(blocks_for(request.swapped_tokens) for request in self.preempted)
-        assert swapped == self._swapped_blocks, "host memory is not accounted for"
+        self._swap.check(self.preempted)
         self.pool.check(request.block_ids for request in self.running)
 
 
