@@ -1,14 +1,11 @@
-"""The one registry of what keys do. Bindings, command palette, footer, help and the README's table come from it."""
+"""The one registry of what keys do. Key handling, palette, footer, help and the README's table come from it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from textual.binding import Binding
-
 from console.knobs import KNOBS
-from console.widgets.cells import Line, Span, exact, width
 from engine.settings import SETTINGS
 
 Mode = Literal["always", "browse", "knob"]
@@ -16,7 +13,11 @@ Mode = Literal["always", "browse", "knob"]
 
 @dataclass(frozen=True)
 class Action:
-    """One thing the admin can do. ``call`` is the method of the app without ``action_`` and its argument."""
+    """One thing the admin can do.
+
+    ``call`` is a method without its ``action_`` and its argument: of the page that is shown if it has one of that
+    name, else of the knobs, of leaving or of the app.
+    """
 
     call: tuple[str, str | int | None]
     keys: tuple[str, ...]
@@ -24,16 +25,18 @@ class Action:
     shown: str
     """As people write them."""
     label: str
-    """A word for the footer."""
+    """A word for the footer; with ``_`` for spaces its name in ``[keys]`` of console.toml."""
     help: str
     group: str
     mode: Mode = "always"
     """``knob``: only while a knob is in hand; ``browse``: only while none is."""
     footer: int | None = None
     """Place in the footer; None: not there. The last places give way first on narrow terminals."""
+    pages: tuple[str, ...] = ()
+    """Names of the pages on which it exists; none: all. It goes before an action of all pages with the same key."""
 
 
-_FOOTER_WORDS = {"slots": "slots", "context": "ctx", "queue": "queue", "budget": "budget"}
+_FOOTER_WORDS = {"context": "ctx", "kv_tokens": "pool"}
 
 
 def _knob(name: str, place: int) -> Action:
@@ -46,7 +49,9 @@ def _knob(name: str, place: int) -> Action:
 
 
 ACTIONS: tuple[Action, ...] = (
-    *(_knob(name, place) for place, name in enumerate(KNOBS, 3)),
+    *(_knob(name, place) for place, name in enumerate(KNOBS, 10)),
+    Action(("settings", None), ("o",), "o", "settings", "all settings that can change now, with or without a key",
+           "Turn a knob", "browse", 42),
     Action(("step", 1), ("plus", "equals_sign", "up", "right", "k"), "+ ↑", "more", "one step more",
            "Turn a knob", "knob", 13),
     Action(("step", -1), ("minus", "underscore", "down", "left", "j"), "- ↓", "less", "one step less",
@@ -56,16 +61,35 @@ ACTIONS: tuple[Action, ...] = (
     Action(("apply", None), ("enter",), "enter", "apply", "apply it; shown as pending until the engine confirms",
            "Turn a knob", "knob", 11),
     Action(("drop", None), ("escape",), "esc", "drop", "drop it, nothing changes", "Turn a knob", "knob", 12),
-    Action(("undo", None), ("u",), "u", "undo", "take the last change back", "Turn a knob", "browse", 9),
-    Action(("load", None), ("L",), "L", "load", "start or stop five simulated users", "Watch", footer=7),
+    Action(("undo", None), ("u",), "u", "undo", "take the last change back", "Turn a knob", "browse", 32),
+    Action(("load", None), ("L",), "L", "load", "start or stop five simulated users", "Watch", footer=30),
     Action(("pause", None), ("space",), "space", "pause", "pause or resume the view; the engine goes on",
-           "Watch", footer=8),
-    Action(("scroll", 1), ("down", "j"), "↓ j", "down", "next slots", "Watch", "browse"),
-    Action(("scroll", -1), ("up", "k"), "↑ k", "up", "slots before", "Watch", "browse"),
-    Action(("page", 1), ("pagedown",), "PgDn", "page down", "a page of slots on", "Watch", "browse"),
-    Action(("page", -1), ("pageup",), "PgUp", "page up", "a page of slots back", "Watch", "browse"),
-    Action(("end", -1), ("g", "home"), "g Home", "first", "first slots", "Watch", "browse"),
-    Action(("end", 1), ("G", "end"), "G End", "last", "last slots", "Watch", "browse"),
+           "Watch", footer=31),
+    Action(("move", 1), ("down", "j"), "↓ j", "down", "select the next request", "Watch", "browse"),
+    Action(("move", -1), ("up", "k"), "↑ k", "up", "select the request before", "Watch", "browse"),
+    Action(("page", 1), ("pagedown",), "PgDn", "page down", "a page on", "Watch", "browse"),
+    Action(("page", -1), ("pageup",), "PgUp", "page up", "a page back", "Watch", "browse"),
+    Action(("end", -1), ("g", "home"), "g Home", "first", "to the first", "Watch", "browse"),
+    Action(("end", 1), ("G", "end"), "G End", "last", "to the last", "Watch", "browse"),
+    Action(("inspect", None), ("enter",), "enter", "request",
+           "the selected request's life: why it waited, why it paused", "Watch", "browse", 40, ("live", "panel")),
+    Action(("filter", None), ("slash",), "/", "filter", "show only requests whose user, state or id holds a text",
+           "Watch", "browse", 43, ("live",)),
+    Action(("sort", -1), ("less_than_sign",), "<", "sort left", "sort the slots by the column before",
+           "Watch", "browse", pages=("live",)),
+    Action(("sort", 1), ("greater_than_sign",), ">", "sort right", "sort the slots by the next column",
+           "Watch", "browse", pages=("live",)),
+    Action(("zoom", None), ("z",), "z", "zoom", "slots, plots, timeline or events alone, in turn",
+           "Watch", "browse", 44, ("live",)),
+    Action(("cancel", None), ("K",), "K", "cancel", "cancel the selected request; asks first", "Watch", "browse", 45,
+           ("live", "request")),
+    Action(("copy", None), ("y",), "y", "copy", "copy the selected request, or the page, to the clipboard",
+           "Watch", "browse"),
+    Action(("rate", None), ("r",), "r", "rate", "draw 4, 2 or 1 times a second, or every other second",
+           "Watch", "browse"),
+    Action(("open", "live"), ("1",), "1", "live", "the Live screen", "Screens", "browse"),
+    Action(("close", None), ("escape",), "esc", "back", "close what was opened last; back to the Live screen",
+           "Screens", "browse"),
     Action(("help", None), ("question_mark", "f1"), "? F1", "help", "this list of keys and signs",
            "Console", footer=2),
     Action(("palette", None), ("colon", "ctrl+p"), ": ctrl+p", "commands", "find a command by name",
@@ -74,66 +98,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(("picture", None), ("f8",), "F8", "screenshot", "save the screen as SVG", "Console"),
     Action(("suspend", None), ("ctrl+z",), "ctrl+z", "suspend", "suspend the console, never the engine", "Console"),
     Action(("leave", None), ("q", "ctrl+c", "f10", "ctrl+q"), "q ctrl+c F10", "quit",
-           "quit: asks while requests run on an engine this console started; again forces", "Console", footer=1),
+           "quit; an engine that this console started: stop it too, or leave it running? again forces",
+           "Console", footer=1),
 )  # fmt: skip
 """Everything, in the order in which help lists it."""
-
-
-def action_for(key: str, *, editing: bool) -> Action | None:
-    """What a key does now."""
-    refused = "browse" if editing else "knob"
-    return next((action for action in ACTIONS if key in action.keys and action.mode != refused), None)
-
-
-def bindings() -> list[Binding]:
-    """One binding for each key; the app asks :func:`action_for` what it means at that moment."""
-    keys = dict.fromkeys(key for action in ACTIONS for key in action.keys)
-    return [Binding(key, f"press({key!r})", show=False) for key in keys]
-
-
-def _first_key(action: Action) -> str:
-    return action.shown.split(" ")[0]
-
-
-def footer_line(*, editing: bool, cells: int) -> Line:
-    """The keys that matter now, as many as fit, in the registry's order; quit and help are the last to go."""
-    mode = "knob" if editing else "browse"
-    shown = [a for a in ACTIONS if a.footer is not None and a.mode in ("always", mode)]
-    if editing:
-        shown = [a for a in shown if a.mode == "knob"]
-        shown.sort(key=lambda a: a.footer or 0)
-    while shown:
-        text = "  ".join(f"{_first_key(a)} {a.label}" for a in shown)
-        if width(text) + 1 <= cells:
-            break
-        shown.remove(max(shown, key=lambda a: a.footer or 0))
-    spans: list[Span] = []
-    for action in shown:
-        spans += [("  " if spans else " ", "text"), (_first_key(action), "key"), (f" {action.label}", "label")]
-    return exact(spans, cells)
-
-
-def groups() -> dict[str, list[Action]]:
-    """Actions by group, in order, for help."""
-    result: dict[str, list[Action]] = {}
-    for action in ACTIONS:
-        result.setdefault(action.group, []).append(action)
-    return result
-
-
-def keys_table() -> str:
-    """The Markdown table that README.md holds between ``<!-- keys -->`` and ``<!-- /keys -->``."""
-    rows = ["| key | what it does |", "|---|---|"]
-    for group, actions in groups().items():
-        rows.append(f"| **{group}** | |")
-        for action in actions:
-            keys = " ".join(f"`{key}`" for key in action.shown.split(" "))
-            rows.append(f"| {keys} | {action.help} |")
-    return "\n".join(rows)
-
-
-def with_keys_table(readme: str) -> str:
-    """The text of README.md with the table between its markers brought up to date."""
-    before, start, rest = readme.partition("<!-- keys -->")
-    _old, end, after = rest.partition("<!-- /keys -->")
-    return f"{before}{start}\n{keys_table()}\n{end}{after}" if start and end else readme

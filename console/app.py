@@ -1,4 +1,4 @@
-"""The console: keeps the store fed, draws the Live screen four times a second, and sends what the admin decides.
+"""The console: keeps the store fed, draws the page that is shown, and sends what the admin decides.
 
 It only watches and commands. Whatever happens to it, the engine and the streams it serves go on.
 """
@@ -12,30 +12,34 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import ClassVar
 
 from textual.app import App, SystemCommand
-from textual.binding import BindingType
 from textual.screen import Screen
 
-from console.actions import ACTIONS, action_for, bindings
+from console.configuration import ConsoleConfiguration
 from console.driver import ConsoleDriver
-from console.knobs import Change, Knobs
-from console.screens.live import Chrome, LiveScreen, scroll_limit, table_rows
+from console.keymap import LIVE, Keymap
+from console.knob_hand import KnobHand, SettingsPanel
+from console.knobs import Knobs
+from console.leaving import Leaving
+from console.prompts import Prompt, Question
+from console.screens.catalogue import make_page
+from console.screens.page import Chrome, Page, PageScreen
 from console.sources.base import Disconnected, FrameSource
 from console.sources.simulated_users import LoadControl, SimulatedUsers
 from console.status import StatusLine
 from console.store import Store, View
 from console.terminal import ascii_wanted, can_resume, console_log, own_screen
 from console.themes import DEFAULT_ANSI, ConsoleTheme, load_themes
+from console.widgets.cells import clean, plain
 from engine.settings import state_folder
 
 TICK = 0.25
 """Seconds between two looks at the store."""
 BLURRED_TICKS = 4
 """Only every so many ticks draw while the terminal says that nobody looks."""
-FORCED_EXIT_SECONDS = 3.0
-"""Longest wait for an engine that was told to stop at once."""
+RATES = (4.0, 2.0, 1.0, 0.5)
+"""Drawings a second that the key for the refresh rate goes through."""
 
 
 class ConsoleApp(App[int], inherit_bindings=False):
@@ -47,9 +51,7 @@ class ConsoleApp(App[int], inherit_bindings=False):
     CSS_PATH = "app.tcss"
     TITLE = "slotdeck"
     ENABLE_COMMAND_PALETTE = True
-    COMMAND_PALETTE_BINDING = "ctrl+p"
     ALLOW_SELECT = False
-    BINDINGS: ClassVar[list[BindingType]] = list(bindings())
 
     def __init__(
         self,
@@ -60,57 +62,71 @@ class ConsoleApp(App[int], inherit_bindings=False):
         notices: Iterable[str] = (),
         on_toggle_load: LoadControl | None = None,
         ascii_only: bool = False,
+        configuration: ConsoleConfiguration | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         no_color = "NO_COLOR" in os.environ
         super().__init__(driver_class=ConsoleDriver, ansi_color=True if no_color else None)
+        configuration = configuration or ConsoleConfiguration()
         self.source = source
         self.hosted = hosted
         self.store = Store(clock)
         self.knobs = Knobs()
-        self.leaving = ""
-        """``asking``, ``stopping`` or ``forcing`` once the admin wants to leave a hosted engine."""
-        self.leaving_problem = ""
+        self.knob_hand = KnobHand(self)
+        self.panel = SettingsPanel(self)
+        self.leaving = Leaving(self)
+        self.keymap = Keymap(configuration.keys)
+        self.prompt: Prompt | None = None
+        """Gets every key while it is open."""
+        self.ascii_only = ascii_only
         self._clock = clock
-        self._notices = list(notices)
         self._load = on_toggle_load or (SimulatedUsers(socket) if socket is not None else None)
-        self._users_shown: int | None = None
-        self._ascii = ascii_only
         self._paused: tuple[View, float] | None = None
-        self._offset = 0
+        self._rate = configuration.rate
         self._ticks = 0
         self._status = StatusLine(clock)
-        self._themes, self._theme_problems = load_themes()
-        for name, console_theme in self._themes.items():
+        self._themes, theme_problems = load_themes()
+        self._notices = [*notices, *configuration.problems, *self.keymap.problems, *theme_problems]
+        for console_theme in self._themes.values():
             self.register_theme(console_theme.theme)
-            if name == next(iter(self._themes)):
-                self.theme = name
-        if no_color and DEFAULT_ANSI in self._themes:
-            self.theme = DEFAULT_ANSI
-        self.live = LiveScreen(self._colours, ascii_only=ascii_only)
+        if configuration.theme and configuration.theme not in self._themes:
+            self._notices.append(f"no theme is called {configuration.theme!r}; known are {', '.join(self._themes)}")
+        wanted = DEFAULT_ANSI if no_color else configuration.theme
+        self.theme = wanted if wanted in self._themes else next(iter(self._themes))
+        self._chosen_theme = bool(configuration.theme)
+        self.base = PageScreen(self.colours, ascii_only=ascii_only)
+        self._pages: dict[str, Page] = {LIVE: make_page(LIVE, self)}
+        self._trail = [LIVE]
+        """Names of the pages opened one from the other; the last one is shown."""
 
     # ------------------------------------------------------------------ start, tick, end
 
     @property
-    def _colours(self) -> ConsoleTheme:
+    def colours(self) -> ConsoleTheme:
+        """The theme in force."""
         return self._themes[self.theme]
 
+    @property
+    def page(self) -> Page:
+        """The page that is shown."""
+        return self._pages[self._trail[-1]]
+
     def get_default_screen(self) -> Screen[None]:
-        """The Live screen is the bottom of everything."""
-        return self.live
+        """Pages are the bottom of everything."""
+        return self.base
 
     def on_mount(self) -> None:
         """Begin to read and to draw."""
-        if self._ascii:
+        if self.ascii_only:
             self.add_class("-ascii")
-        if self.console.color_system in (None, "standard") and not self.is_headless:
+        if self.console.color_system in (None, "standard") and not self.is_headless and not self._chosen_theme:
             self._use_theme(DEFAULT_ANSI)
         if not self.is_headless:
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self.exit, 0)
         self.app_resume_signal.subscribe(self, self._resumed)
-        for text in (*self._notices, *self._theme_problems):
+        for text in self._notices:
             self.notify(text, markup=False, timeout=10)
         self.set_interval(TICK, self._tick)
         # The first paint comes before anything that takes time.
@@ -134,7 +150,7 @@ class ConsoleApp(App[int], inherit_bindings=False):
                     self.call_later(self.draw)
                 if not isinstance(update, Disconnected):
                     self.knobs.see(update)
-                elif self.leaving in ("stopping", "forcing"):
+                elif self.leaving.stopping:
                     self.exit(0)
                     return
         except Exception as error:
@@ -143,22 +159,34 @@ class ConsoleApp(App[int], inherit_bindings=False):
 
     def _tick(self) -> None:
         self._ticks += 1
-        if not self.app_focus and self._ticks % BLURRED_TICKS:
+        every = max(1, round(1 / (self._rate * TICK)))
+        if not self.app_focus:
+            every = max(every, BLURRED_TICKS)
+        if self._ticks % every:
             return
         if self._load is not None and (ended := self._load.ended_with()) is not None:
             self.say(ended, failed=True)
         self.draw()
 
     def draw(self) -> None:
-        """Bring the Live screen, and the question above it, up to the newest view."""
-        if not self.is_running or not self.live.is_mounted:
+        """Bring the page, and the question above it, up to the newest view."""
+        if not self.is_running or not self.base.is_mounted:
             return
-        view = self._paused[0] if self._paused else self.store.view
-        if self._paused and self.store.view.disconnected is not None and view.frame is not None:
-            view = View(view.frame, self.store.view.disconnected, self.store.view.disconnected_at, events=view.events)
-        self.live.show(view, self._chrome(view))
-        if self.leaving and self.screen is not self.live and hasattr(self.screen, "refresh_text"):
+        self.base.show(self.page, view := self.shown_view, self._chrome(view))
+        if self.leaving.stage and self.screen is not self.base and hasattr(self.screen, "refresh_text"):
             self.screen.refresh_text()
+
+    @property
+    def shown_view(self) -> View:
+        """The newest view, or while paused the one of then, with what became of the connection since."""
+        newest = self.store.view
+        if self._paused is None:
+            return newest
+        kept = self._paused[0]
+        if newest.disconnected is None or kept.frame is None or kept.disconnected == newest.disconnected:
+            return kept
+        self._paused = (kept.without_connection(newest), self._paused[1])
+        return self._paused[0]
 
     def on_resize(self) -> None:
         """The size decides the layout."""
@@ -172,15 +200,23 @@ class ConsoleApp(App[int], inherit_bindings=False):
     def _chrome(self, view: View) -> Chrome:
         now = self._clock()
         lost = self.store.view.disconnected_at
+        newest = self.store.view.frame
         return Chrome(
-            status=self._status.show(self.knobs, self.store.view.frame),
+            status=self.prompt.status if self.prompt else self._status.show(self.knobs, newest),
             editing=self.knobs.edit is not None,
             paused_for=float(int(now - self._paused[1])) if self._paused else None,
             disconnected_for=None if lost is None else float(int(now - lost)),
-            offset=self._offset,
             users=self._load.users if self._load is not None and self._load.running else None,
             can_load=self._load is not None,
+            panel=self.panel.lines(self.size.width),
+            keymap=self.keymap,
+            page=self._mode,
         )
+
+    @property
+    def _mode(self) -> str:
+        """What keys are about: the panel while it is open, else the page."""
+        return "panel" if self.panel.open else self._trail[-1]
 
     # ------------------------------------------------------------------ the status line
 
@@ -188,68 +224,82 @@ class ConsoleApp(App[int], inherit_bindings=False):
         """Put a sentence on the status line for a while."""
         self.knobs.message, self.knobs.failed = text, failed
 
-    # ------------------------------------------------------------------ actions
+    # ------------------------------------------------------------------ keys and actions
 
-    async def action_press(self, key: str) -> None:
+    async def press(self, key: str, character: str | None = None) -> None:
         """A key was pressed: do what the registry says it means now."""
-        action = action_for(key, editing=self.knobs.edit is not None)
+        if self.prompt is not None:
+            prompt = self.prompt
+            if not prompt.press(key, character) and self.prompt is prompt:
+                self.prompt = None
+            self.draw()
+            return
+        action = self.keymap.action_for(key, editing=self.knobs.edit is not None, page=self._mode)
         if action is not None:
             method, argument = action.call
             await self.perform(method, int(key) if method == "digit" else argument)
 
+    def handlers(self) -> tuple[object, ...]:
+        """Who may have the method of an action, the nearest first."""
+        return (*((self.panel,) if self.panel.open else ()), self.page, self.knob_hand, self.leaving, self)
+
     async def perform(self, method: str, argument: str | int | None = None) -> None:
         """Run one action of the registry and draw what came of it."""
-        result = getattr(self, f"action_{method}")(*(() if argument is None else (argument,)))
+        found = (getattr(handler, f"action_{method}", None) for handler in self.handlers())
+        call = next((call for call in found if call is not None), None)
+        if call is None:
+            return
+        result = call() if argument is None else call(argument)
         if asyncio.iscoroutine(result):
             await result
+        self.page.changed += 1
         self.draw()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The command palette lists the registry, except what only makes sense with a knob in hand."""
-        for action in ACTIONS:
+        for action in self.keymap.actions:
             if action.mode != "knob" and action.call[0] != "palette":
                 method, argument = action.call
                 title = f"{action.label} {argument}" if method == "knob" else action.label
                 call = lambda m=method, a=argument: self.call_later(self.perform, m, a)  # noqa: E731
                 yield SystemCommand(title, f"{action.help} ({action.shown})", call)
 
-    def action_knob(self, name: str) -> None:
-        """Take a setting in hand."""
-        if self.store.view.frame is None or self.store.view.disconnected is not None:
-            self.say("no engine is connected, so nothing can be changed", failed=True)
-        else:
-            self.knobs.select(name, self.store.view.limits)
+    def action_open(self, name: str, argument: str | int | None = None) -> None:
+        """Show a page; esc goes back to the one it was opened from. Live is the bottom of all."""
+        self.page.closed()
+        if name not in self._pages:
+            self._pages[name] = make_page(name, self)
+        kept = self._trail[: self._trail.index(name)] if name in self._trail else self._trail
+        self._trail = [LIVE] if name == LIVE else [*kept, name]
+        self.page.opened(argument)
 
-    def action_step(self, direction: int) -> None:
-        """Turn the knob in hand."""
-        self.knobs.step(direction)
+    def action_close(self) -> None:
+        """Close what is open in the page, else the page."""
+        if self.page.back() or len(self._trail) == 1:
+            return
+        self.page.closed()
+        self._trail.pop()
+        self.page.opened(None)
 
-    def action_digit(self, digit: int) -> None:
-        """Type a number."""
-        self.knobs.type(str(digit))
+    def ask_cancel(self, request_id: str, user: str | None) -> None:
+        """Ask, then end that request, whatever is selected by then."""
 
-    def action_erase(self) -> None:
-        """Take a digit back."""
-        self.knobs.erase()
+        def confirmed() -> None:
+            self.run_worker(self._cancel(request_id, user), group="commands", exit_on_error=False)
 
-    def action_drop(self) -> None:
-        """Let the knob go."""
-        self.knobs.drop()
+        self.prompt = Question(f"cancel {clean(user or request_id)}?", "its stream ends now", confirmed)
 
-    def action_apply(self) -> None:
-        """Send the knob's value."""
-        self._send(self.knobs.apply())
+    async def _cancel(self, request_id: str, user: str | None) -> None:
+        answer = await self.source.cancel(request_id)
+        who = clean(user or request_id)
+        self.say(
+            f"{who} cancelled" if answer.ok else f"{who} not cancelled: {answer.message or 'refused'}",
+            failed=not answer.ok,
+        )
 
-    def action_undo(self) -> None:
-        """Take the last change back, unless someone else changed a setting since."""
-        self._send(self.knobs.undo())
-
-    def _send(self, order: tuple[Change, int] | None) -> None:
-        if order is not None:
-            self.run_worker(self._change(*order), group="commands", exit_on_error=False)
-
-    async def _change(self, change: Change, revision: int) -> None:
-        self.knobs.answered(await self.source.change({change.name: change.after}, revision))
+    def action_settings(self) -> None:
+        """Open the panel of all settings."""
+        self.panel.action_settings()
 
     async def action_load(self) -> None:
         """Start or stop simulated users."""
@@ -270,24 +320,27 @@ class ConsoleApp(App[int], inherit_bindings=False):
         """Freeze or thaw the view; the store goes on."""
         self._paused = None if self._paused else (self.store.view, self._clock())
 
-    def action_scroll(self, rows: int) -> None:
-        """Move through the slots."""
-        limit = scroll_limit(self.store.view, self.size.width, self.size.height)
-        self._offset = max(0, min(self._offset + rows, limit))
+    def action_rate(self) -> None:
+        """Draw less often, or at full pace again."""
+        slower = [rate for rate in RATES if rate < self._rate]
+        self._rate = slower[0] if slower else RATES[0]
+        often = f"{self._rate:g} times a second" if self._rate > 1 else f"every {1 / self._rate:g} s"
+        self.say(f"drawn {often}")
 
-    def action_page(self, direction: int) -> None:
-        """Move by a page."""
-        self.action_scroll(direction * max(1, table_rows(self.store.view, *self.size) - 2))
-
-    def action_end(self, direction: int) -> None:
-        """Move to the first or the last slots."""
-        self.action_scroll(direction * 10**6)
+    def action_copy(self) -> None:
+        """Give the terminal what is selected, or the page, for its clipboard (OSC 52)."""
+        text = self.page.copied()
+        whole = text is None
+        if text is None:
+            text = "\n".join(plain(line).rstrip() for line in self.base.canvas.lines)
+        self.copy_to_clipboard(text)
+        self.say("the page was handed to the terminal's clipboard" if whole else f"{text.splitlines()[0]} was copied")
 
     def action_help(self) -> None:
         """Show the keys."""
         from console.screens.help import HelpScreen
 
-        self.push_screen(HelpScreen(self._colours, ascii_only=self._ascii))
+        self.push_screen(HelpScreen(self.colours, self.keymap, ascii_only=self.ascii_only))
 
     def action_palette(self) -> None:
         """Find a command by its name."""
@@ -302,7 +355,7 @@ class ConsoleApp(App[int], inherit_bindings=False):
     def _use_theme(self, name: str) -> None:
         if name in self._themes:
             self.theme = name
-            self.live.canvas.use_theme(self._colours)
+            self.base.canvas.use_theme(self.colours)
 
     def action_picture(self) -> None:
         """Save the screen as SVG."""
@@ -323,53 +376,18 @@ class ConsoleApp(App[int], inherit_bindings=False):
         else:
             self.say("no shell to come back from: ctrl+z does nothing here", failed=True)
 
-    # ------------------------------------------------------------------ leaving
-
-    def action_leave(self) -> None:
-        """Quit. A hosted engine is stopped too, after asking if it has requests; any other goes on serving."""
-        view = self.store.view
-        if not self.hosted or view.frame is None or view.disconnected is not None:
-            self.exit(0)
-            return
-        from console.screens.leave import LeaveScreen
-
-        self.leaving, self.leaving_problem = "asking", ""
-        self.push_screen(LeaveScreen(self._colours, ascii_only=self._ascii))
-        if view.in_flight == 0:
-            self.choose_leaving("stop")
-
-    def choose_leaving(self, choice: str) -> None:
-        """The answer to the question: ``stop``, ``leave``, ``stay`` or ``force``."""
-        if choice == "leave" or self.store.view.disconnected is not None:
-            self.exit(0)
-        elif choice == "stay" and self.leaving == "asking":
-            self.leaving = ""
-            self.pop_screen()
-        elif choice == "force" and self.leaving == "forcing":
-            self.exit(0)
-        elif choice == "force" or (choice == "stop" and self.leaving == "asking"):
-            self.leaving = "forcing" if choice == "force" else "stopping"
-            self.run_worker(self._stop_engine(force=choice == "force"), group="stopping", exit_on_error=False)
-        self.draw()
-
-    async def _stop_engine(self, *, force: bool) -> None:
-        """Ask the engine to end; the end of its frames ends the console. A refusal goes back to the question."""
-        answer = await self.source.shutdown(force)
-        if not answer.ok and self.store.view.disconnected is None:
-            self.leaving = "asking"
-            self.leaving_problem = f"the engine does not stop: {answer.message or 'no reason given'}"
-        elif force or self.store.view.disconnected is not None:
-            if force:
-                await asyncio.sleep(FORCED_EXIT_SECONDS)
-            self.exit(0)
-
 
 def run_console(source: FrameSource, *, hosted: bool, socket: Path | None = None, notices: Iterable[str] = ()) -> int:
     """Run the console on this terminal until the admin leaves. Returns the exit code: 0, or 1 if it failed."""
-    ascii_only = ascii_wanted()
+    from console.configuration import load_configuration
+
+    configuration = load_configuration()
+    ascii_only = ascii_wanted() if configuration.ascii is None else configuration.ascii
     with own_screen(ascii_only):
-        app = ConsoleApp(source, hosted=hosted, socket=socket, notices=notices, ascii_only=ascii_only)
-        code = app.run(mouse=False)
+        app = ConsoleApp(
+            source, hosted=hosted, socket=socket, notices=notices, ascii_only=ascii_only, configuration=configuration
+        )
+        code = app.run(mouse=configuration.mouse)
         failed = bool(app.return_code)
     if failed:
         print(

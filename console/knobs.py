@@ -8,34 +8,83 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from console.sources.base import Answer
+from console.widgets.cells import UNKNOWN, clean
+from console.widgets.formats import binary_bytes
 from engine.settings import SETTINGS
 from engine.telemetry.frame import Frame, LimitInfo
 
-KNOBS = tuple(name for name, setting in SETTINGS.items() if setting.live and setting.key)
-"""Names of the settings that have a key."""
+Value = int | str | bool
+"""Of a live setting: a number, one of its choices, or on and off."""
 
-MOST_DIGITS = 7
+LIVE_SETTINGS = tuple(name for name, setting in SETTINGS.items() if setting.live)
+"""Names of all settings that change while people stream."""
+
+KNOBS = tuple(name for name in LIVE_SETTINGS if SETTINGS[name].key)
+"""Names of those that have a key."""
+
+_STEPS = {"bytes": 64 << 20, "milliseconds": 10}
+"""Sizes of one step by unit; of all other numbers it is 1."""
+
+
+def choices(name: str) -> tuple[Value, ...]:
+    """What the setting can be, in the order in which a knob turns; none if it is a number."""
+    setting = SETTINGS[name]
+    if isinstance(setting.default, bool):
+        return (False, True)
+    return tuple(setting.choices)
 
 
 def bounds(name: str) -> tuple[int, int]:
-    """Smallest and largest value that the table of settings allows."""
+    """Smallest and largest value that the table of settings allows for a number."""
     setting = SETTINGS[name]
-    return int(setting.minimum or 0), int(setting.maximum or 10**MOST_DIGITS - 1)
+    return int(setting.minimum or 0), int(setting.maximum or 10**9)
 
 
-def stepped(name: str, value: int, direction: int) -> int:
-    """The next value up (1) or down (-1) in steps fit for the setting, inside its bounds."""
+def shown(name: str, value: object) -> str:
+    """A value as the status line writes it, without its unit, except that bytes carry theirs."""
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if SETTINGS[name].unit == "bytes" and isinstance(value, int):
+        return binary_bytes(value)
+    return clean(f"{value:g}" if isinstance(value, float) else str(value))
+
+
+def allowed(name: str) -> str:
+    """What the setting can be, in words."""
+    if values := choices(name):
+        return ", ".join(shown(name, value) for value in values)
+    low, high = bounds(name)
+    if SETTINGS[name].unit == "bytes":
+        return f"{shown(name, low)} to {shown(name, high)}"
+    return f"{low} to {high} {SETTINGS[name].unit}".rstrip()
+
+
+def stepped(name: str, value: Value, direction: int) -> Value:
+    """The next value up (1) or down (-1) in steps fit for the setting, inside its bounds; choices go round."""
+    if values := choices(name):
+        at = values.index(value) if value in values else 0
+        return values[(at + direction) % len(values)]
+    assert isinstance(value, int)
     if name == "budget":
         power = 1 << (value.bit_length() - 1)
         down = power // 2 if power == value else power
         value = power * 2 if direction > 0 else down
-    elif name == "context":
-        step = 256 if value + direction < 4096 else 1024
-        value = (value // step + 1) * step if direction > 0 else (-(-value // step) - 1) * step
+    elif name in ("context", "kv_tokens"):
+        value = _to_multiple(value, 256 if value + direction < 4096 else 1024, direction)
     else:
-        value += direction
+        step = _STEPS.get(SETTINGS[name].unit, 1)
+        if step > 1 and value + direction >= 8 * step:
+            step *= 8
+        value = _to_multiple(value, step, direction)
     low, high = bounds(name)
     return min(high, max(low, value))
+
+
+def _to_multiple(value: int, step: int, direction: int) -> int:
+    """The next multiple of ``step`` above or below ``value``."""
+    return (value // step + 1) * step if direction > 0 else (-(-value // step) - 1) * step
 
 
 @dataclass(frozen=True)
@@ -43,16 +92,32 @@ class Edit:
     """A knob in hand: ``digits`` is what was typed so far, else ``value`` was stepped to."""
 
     name: str
-    before: int
-    value: int
+    before: Value
+    value: Value
     digits: str = ""
 
     @property
     def problem(self) -> str | None:
         """Why this value cannot be set, with what is allowed."""
+        if choices(self.name):
+            return None
         low, high = bounds(self.name)
-        unit = SETTINGS[self.name].unit
-        return None if low <= self.value <= high else f"{self.name} must be between {low} and {high} {unit}"
+        fine = isinstance(self.value, int) and low <= self.value <= high
+        if fine:
+            return None
+        if SETTINGS[self.name].unit == "bytes":
+            return f"{self.name} must be between {shown(self.name, low)} and {shown(self.name, high)}"
+        return f"{self.name} must be between {low} and {high} {SETTINGS[self.name].unit}".rstrip()
+
+    @property
+    def words(self) -> str:
+        """``slots 4→8``."""
+        return words(self.name, self.before, self.value)
+
+
+def words(name: str, before: object, after: object) -> str:
+    """A change as every line writes it: ``slots 4→8``."""
+    return f"{name} {shown(name, before)}→{shown(name, after)}"
 
 
 @dataclass(frozen=True)
@@ -60,11 +125,16 @@ class Change:
     """A change of one setting that was sent."""
 
     name: str
-    before: int
-    after: int
+    before: Value
+    after: Value
     undo: bool = False
     revision: int | None = None
     """Of the settings after it; None until the engine answered."""
+
+    @property
+    def words(self) -> str:
+        """``slots 4→8``."""
+        return words(self.name, self.before, self.after)
 
 
 @dataclass
@@ -91,11 +161,11 @@ class Knobs:
         change = self.pending
         if change is not None and change.revision is not None and frame.limits.revision >= change.revision:
             self.pending = None
-            self._say(f"{change.name} {change.before}→{change.after} {'taken back' if change.undo else 'in force'}")
+            self._say(f"{change.words} {'taken back' if change.undo else 'in force'}")
 
     def select(self, name: str, limits: LimitInfo) -> None:
         """Take a knob in hand."""
-        value = getattr(limits, name)
+        value = getattr(limits, name, None)
         if value is None:
             self._say(f"{name} is not known, so it cannot be changed", failed=True)
         elif self.edit is None or self.edit.name != name:
@@ -109,13 +179,20 @@ class Knobs:
             self.edit = Edit(self.edit.name, self.edit.before, value)
 
     def type(self, digit: str) -> None:
-        """Add a digit to the number, or begin one."""
-        if self.edit is not None:
-            self._retype((self.edit.digits + digit).lstrip("0")[:MOST_DIGITS] or "0")
+        """Add a digit to the number, or begin one; among choices it says which one."""
+        edit = self.edit
+        if edit is None:
+            return
+        if values := choices(edit.name):
+            if 1 <= int(digit) <= len(values):
+                self.edit = Edit(edit.name, edit.before, values[int(digit) - 1])
+            return
+        most = len(str(bounds(edit.name)[1]))
+        self._retype((edit.digits + digit).lstrip("0")[:most] or "0")
 
     def erase(self) -> None:
         """Take the last digit away; without digits back to the value in force."""
-        if self.edit is not None:
+        if self.edit is not None and not choices(self.edit.name):
             self._retype(self.edit.digits[:-1])
 
     def _retype(self, digits: str) -> None:
@@ -168,7 +245,7 @@ class Knobs:
                 reason = "someone else changed a setting meanwhile, so nothing was changed"
                 if change.undo:
                     self._history.clear()
-            self._say(f"{change.name} {change.before}→{change.after}: {reason}", failed=True)
+            self._say(f"{change.words}: {reason}", failed=True)
             return
         confirmed = Change(change.name, change.before, change.after, change.undo, answer.revision or 0)
         self.pending = confirmed
@@ -181,7 +258,7 @@ class Knobs:
             self._history.append(confirmed)
         if answer.revision is not None and self._revision >= answer.revision:
             self.pending = None
-            self._say(f"{change.name} {change.before}→{change.after} {'taken back' if change.undo else 'in force'}")
+            self._say(f"{change.words} {'taken back' if change.undo else 'in force'}")
         self._revision = max(self._revision, answer.revision or 0)
 
     def _say(self, message: str, *, failed: bool = False) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from console.consequences import consequence
-from console.knobs import Knobs, bounds
-from engine.settings import SETTINGS
+from console.knobs import Knobs, allowed, choices, shown
 from engine.telemetry.frame import Frame
 
 MESSAGE_SECONDS = 15.0
@@ -35,18 +34,17 @@ class StatusLine:
         """The sentence for now. Consequences are computed from the newest frame, also while the view is paused."""
         edit, pending = knobs.edit, knobs.pending
         if edit is not None and frame is not None:
-            change = f"{edit.name} {edit.before}→{edit.value}:"
             if edit.problem is not None:
-                return Status(change, edit.problem, "critical")
+                return Status(f"{edit.words}:", edit.problem, "critical")
             if edit.value == edit.before:
-                low, high = bounds(edit.name)
-                invitation = f"+ and - or a number, {low} to {high} {SETTINGS[edit.name].unit}"
-                return Status(f"{edit.name} {edit.before}", invitation, "label")
+                invitation = "+ and - or a number" if not choices(edit.name) else "+ and - choose"
+                return Status(
+                    f"{edit.name} {shown(edit.name, edit.before)}", f"{invitation}, {allowed(edit.name)}", "label"
+                )
             follows = consequence(edit.name, edit.value, frame)
-            return Status(change, follows.text, follows.level if follows.level != "ok" else "text")
+            return Status(f"{edit.words}:", follows.text, follows.level if follows.level != "ok" else "text")
         if pending is not None:
-            change = f"{pending.name} {pending.before}→{pending.after}"
-            return Status(change, "pending, the engine has not confirmed", "warn")
+            return Status(pending.words, "pending, the engine has not confirmed", "warn")
         said = (knobs.message, knobs.failed)
         if said != self._said:
             self._said, self._since = said, self._clock()

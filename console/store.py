@@ -50,6 +50,12 @@ class View:
     news: frozenset[str] = frozenset()
     """Names of counters that rose in the last minute, as far as this console saw."""
 
+    def without_connection(self, newest: View) -> View:
+        """This view with what ``newest`` knows about the lost connection: for one that was kept while paused."""
+        return replace(
+            self, disconnected=newest.disconnected, disconnected_at=newest.disconnected_at, ended=newest.ended
+        )
+
     @property
     def limits(self) -> LimitInfo:
         """Settings in force; all unknown before the first frame."""

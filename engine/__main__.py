@@ -33,6 +33,7 @@ def serve(settings: StartSettings) -> int:
     from engine.server.listeners import ListenError, open_listeners
     from engine.server.serve import serve as serve_http
     from engine.start import start_engine
+    from engine.telemetry.recorder import open_recorder
 
     try:
         with open_listeners(settings) as listeners:
@@ -55,6 +56,7 @@ def serve(settings: StartSettings) -> int:
                         settings=settings,
                         listeners=listeners,
                         on_ready=ready,
+                        recorder=open_recorder(engine.loop, settings),
                     )
                 )
             finally:

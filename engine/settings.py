@@ -9,6 +9,7 @@ Nothing but settings may enter this room: no I/O except reading the configuratio
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,6 +126,40 @@ def _check_api_keys(values: list[str]) -> list[str]:
 StringList = Annotated[list[str], BeforeValidator(_split_list)]
 
 
+MOST_KV_TOKENS = 1 << 30
+BYTE_UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+
+
+def _check_kv_tokens(value: Any) -> Any:
+    """Tokens as int, a share as float, bytes as text; text that is a number becomes one."""
+    if value is None:
+        return None
+    text = str(value).strip()
+    if re.fullmatch(r"[+-]?\d+", text):
+        if not BLOCK_SIZE <= int(text) <= MOST_KV_TOKENS:
+            raise ValueError(f"a number of tokens must be between {BLOCK_SIZE} and {MOST_KV_TOKENS}")
+        return int(text)
+    if re.fullmatch(r"[+-]?\d*\.\d+", text):
+        if not 0 < float(text) < 1:
+            raise ValueError("a share of the free memory must be above 0 and below 1, for example 0.5")
+        return float(text)
+    if bytes_in(text) is None:
+        raise ValueError("give tokens (8192), bytes with their unit (2GiB, 500MB) or a share of the free memory (0.5)")
+    return text
+
+
+def bytes_in(text: str) -> int | None:
+    """``"1.5GiB"`` -> 1610612736; ``None`` for what is no positive number with a unit of BYTE_UNITS."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text.strip().lower())
+    if found is None or found[2] not in BYTE_UNITS:
+        return None
+    return int(float(found[1]) * BYTE_UNITS[found[2]]) or None
+
+
+KVTokens = Annotated[int | float | str | None, BeforeValidator(_check_kv_tokens)]
+"""Size of the KV pool: int is tokens, float a share of the memory left after the weights, str bytes with a unit."""
+
+
 class StartSettings(BaseModel):
     """Settings read once at start. ``None`` means: chosen for the model and the machine."""
 
@@ -137,8 +172,11 @@ class StartSettings(BaseModel):
     context: Context | None = None
     queue: Queue | None = None
     budget: Budget | None = None
-    kv_tokens: int | None = _setting(
-        None, "size of the KV pool; default: slots x context", unit="tokens", ge=BLOCK_SIZE, le=1 << 30
+    kv_tokens: KVTokens = _setting(
+        None,
+        "size of the KV pool: tokens (8192), bytes (2GiB) or a share of the memory left after the weights (0.5); "
+        "default: slots x context, on a GPU what 0.92 of its memory holds",
+        unit="tokens",
     )
     mode: Mode = "continuous"
     preemption: Preemption = "recompute"
@@ -149,7 +187,9 @@ class StartSettings(BaseModel):
     weights: Literal["auto", "fp32", "bf16"] = _setting(
         "auto", "type of the weights; auto: bf16 where the machine computes it fast, else fp32"
     )
-    kv_dtype: Literal["auto", "fp32", "bf16"] = _setting("auto", "type of the KV pool; auto: that of the weights")
+    kv_dtype: Literal["auto", "fp32", "bf16", "fp16", "int8"] = _setting(
+        "auto", "type of the KV pool; auto: that of the weights; int8 takes least and costs a little quality"
+    )
     device: str = _setting("auto", "auto, cpu, cuda or cuda:N")
     threads: int | None = _setting(None, "CPU threads of the engine; default: physical cores", ge=1, le=512)
     api_key: Annotated[StringList, AfterValidator(_check_api_keys)] = _setting(
@@ -165,6 +205,10 @@ class StartSettings(BaseModel):
         30.0, "a step longer than this counts as wedged: health turns 503", unit="seconds", ge=1, le=3600
     )
     max_body: int = _setting(4 << 20, "largest request body", unit="bytes", ge=1024, le=1 << 30)
+    history_days: float = _setting(
+        14.0, "how long history is kept (numbers and events, no prompt text); 0: none", unit="days", ge=0, le=3660
+    )
+    history_size: int = _setting(500, "size at which the oldest history is dropped", unit="MB", ge=10, le=1_000_000)
     socket: Path | None = _setting(None, "admin socket; default: engine.sock in the runtime folder")
 
 
@@ -232,7 +276,7 @@ def cache_folder() -> Path:
 
 
 def state_folder() -> Path:
-    """Where logs live."""
+    """Where logs and the history live."""
     return platformdirs.user_state_path(APP_NAME)
 
 

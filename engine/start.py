@@ -64,7 +64,8 @@ def start_engine(settings: StartSettings, url: str, say: Callable[[str], None]) 
     if not text.has_chat_template:
         say("this model has no chat template: /v1/chat/completions will answer 400")
     loop.start()
-    return Engine(loop, bridge, text, ServedModel(model.id, int(time.time()), model.config.stop_token_ids))
+    served = ServedModel(model.id, int(time.time()), model.config.stop_token_ids, model.config.vocab_size)
+    return Engine(loop, bridge, text, served)
 
 
 def choose_limits(settings: StartSettings, trained_context: int, device: str) -> tuple[LiveSettings, int]:

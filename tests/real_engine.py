@@ -34,7 +34,7 @@ class RealEngine:
         if "SLOTDECK_CACHE" in os.environ:
             environment["SLOTDECK_CACHE"] = os.environ["SLOTDECK_CACHE"]
         environment |= {f"SLOTDECK_{name.upper()}": str(value) for name, value in self._settings.items()}
-        environment["XDG_CONFIG_HOME"] = str(self.folder)
+        environment["XDG_CONFIG_HOME"] = environment["XDG_STATE_HOME"] = str(self.folder)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "engine", "serve"],

@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.screen import ModalScreen
 
-from console.actions import groups
+from console.keymap import Keymap
 from console.themes import ConsoleTheme
 from console.widgets.canvas import Canvas
 from console.widgets.cells import Line, Span, exact, left
@@ -26,10 +26,10 @@ _STATES = {
 }
 
 
-def help_lines() -> list[Line]:
+def help_lines(keymap: Keymap) -> list[Line]:
     """The whole text, each line of :data:`CELLS` cells."""
     lines: list[Line] = []
-    for group, actions in groups().items():
+    for group, actions in keymap.groups().items():
         lines.append(exact([(f" {group}", "title")], CELLS))
         for action in actions:
             lines.append(exact([(f"   {left(action.shown, 13)}", "key"), (action.help, "text")], CELLS))
@@ -60,8 +60,9 @@ class HelpScreen(ModalScreen[None]):
         ("ctrl+c,f10,ctrl+q", "leave", "Quit"),
     ]
 
-    def __init__(self, theme: ConsoleTheme, *, ascii_only: bool) -> None:
+    def __init__(self, theme: ConsoleTheme, keymap: Keymap, *, ascii_only: bool) -> None:
         super().__init__()
+        self._text = help_lines(keymap)
         self._canvas = Canvas(theme, ascii_only=ascii_only, id="panel")
         self._offset = 0
 
@@ -81,7 +82,7 @@ class HelpScreen(ModalScreen[None]):
     def action_leave(self) -> None:
         """Quit from here as from anywhere."""
         self.dismiss(None)
-        self.app.call_later(self.app.run_action, "leave")
+        self.app.call_later(self.app.perform, "leave")  # type: ignore[attr-defined]
 
     def action_move(self, rows: int) -> None:
         """Scroll."""
@@ -89,7 +90,7 @@ class HelpScreen(ModalScreen[None]):
         self._draw()
 
     def _draw(self) -> None:
-        text = help_lines()
+        text = self._text
         room = max(1, self.app.size.height - 3)
         self._offset = max(0, min(self._offset, len(text) - room))
         shown = text[self._offset : self._offset + room]

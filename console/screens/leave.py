@@ -54,7 +54,7 @@ class LeaveScreen(ModalScreen[None]):
 
     def action_choose(self, choice: str) -> None:
         """One of stop, leave, stay, force."""
-        self.console_app.choose_leaving(choice)
+        self.console_app.leaving.choose(choice)
 
     def refresh_text(self) -> None:
         """Draw the question, or the progress of the drain."""
@@ -69,7 +69,7 @@ class LeaveScreen(ModalScreen[None]):
         view = console.store.view
         running = view.occupied or 0
         waiting = (view.frame.waiting_count or 0) if view.frame else 0
-        if console.leaving == "stopping":
+        if console.leaving.stage == "stopping":
             left = "nothing runs any more" if not running else f"{_people(running, 'still running')}"
             return [
                 ((f"  Stopping the engine: {left}.", "title"),),
@@ -78,18 +78,20 @@ class LeaveScreen(ModalScreen[None]):
                 _choice("q", "stop now, whatever still runs is cut"),
                 _choice("l", "leave the console, the engine ends by itself"),
             ]
-        if console.leaving == "forcing":
+        if console.leaving.stage == "forcing":
             return [(("  Stopping the engine now.", "title"),)]
+        idle = running + waiting == 0
+        now = "Nobody is being served" if idle else f"{_people(running, 'running')}, {waiting} waiting"
         question: list[Line] = [
-            ((f"  {_people(running, 'running')}, {waiting} waiting. Leave how?", "title"),),
+            ((f"  {now}. Leave how?", "title"),),
             (),
-            _choice("s", "stop the engine too, after running ones finish"),
+            _choice("s", "stop the engine too" if idle else "stop the engine too, after running ones finish"),
             _choice("l", "leave it running (slotdeck finds it again)"),
             _choice("esc", "stay here"),
-            _choice("q", "stop the engine now, requests are cut"),
+            _choice("q", "stop the engine now" if idle else "stop the engine now, requests are cut"),
         ]
-        if console.leaving_problem:
-            question += [(), ((f"  {clean(console.leaving_problem)}", "critical"),)]
+        if console.leaving.problem:
+            question += [(), ((f"  {clean(console.leaving.problem)}", "critical"),)]
         return question
 
 

@@ -1,72 +1,55 @@
 """The Live screen: who is served, what is full, who waits, is it smooth.
 
-:func:`compose_live` is a pure function from a view to lines; the screen only keeps what is shown and repaints what
-changed.
+:func:`compose_live` is a pure function from a view to lines; the page only keeps what is selected and how it is shown.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from textual.app import ComposeResult
-from textual.screen import Screen
-
-from console.actions import footer_line
-from console.status import Status
+from console.prompts import Entry
+from console.screens.page import Chrome, Page, banner, framed, status_lines
 from console.store import View
-from console.themes import ConsoleTheme
-from console.widgets import formats
-from console.widgets.canvas import Canvas
-from console.widgets.cells import Line, Span, beside, blank, clean, exact, wrap
+from console.widgets.cells import UNKNOWN, Line, Span, beside, blank, clean, exact, plain
 from console.widgets.engine_lines import grid_lines, title_line
 from console.widgets.events import event_lines
 from console.widgets.latency import ROWS as LATENCY_ROWS
 from console.widgets.latency import latency_lines
-from console.widgets.slots import most_offset, table
+from console.widgets.selection import SORTS, Choice, Listing, listing
+from console.widgets.slots import fitting_offset, row, table
 from console.widgets.waiting import waiting_lines
-from engine.telemetry.frame import Frame
+from engine.telemetry.frame import Frame, SlotInfo
 
 WIDE = 112
-"""Columns from which latency detail and the event log stand beside the slots."""
+"""Columns from which latency detail, plots and the event log stand beside the slots."""
 
 BUSY_WAITING_ROWS = 2
 """Waiting requests that are always shown, even when slots must scroll for it."""
 
+ZOOMS = ("", "slots", "events")
+"""What takes the whole body in turn; the first is all of them together."""
+
 
 @dataclass(frozen=True)
-class Chrome:
-    """What the console itself adds to the engine's view."""
+class LiveState:
+    """What the admin chose on the Live screen."""
 
-    status: Status = field(default_factory=Status)
-    editing: bool = False
-    paused_for: float | None = None
-    disconnected_for: float | None = None
-    offset: int = 0
-    users: int | None = None
-    """Simulated users that run now."""
-    can_load: bool = False
+    choice: Choice = field(default_factory=Choice)
+    zoom: str = ""
 
 
-def compose_live(view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
+_PLAIN = LiveState()
+
+
+def compose_live(view: View, chrome: Chrome, cells: int, rows: int, state: LiveState = _PLAIN) -> list[Line]:
     """The whole screen: exactly ``rows`` lines of exactly ``cells`` cells."""
-    top = [title_line(view, cells), *_grid(view, cells, rows), _banner(view, chrome, cells)]
-    bottom = [*_status_lines(chrome, cells), footer_line(editing=chrome.editing, cells=cells)]
-    body_rows = max(0, rows - len(top) - len(bottom))
-    body = _body(view, chrome, cells, body_rows)
-    return ([*top, *body][: rows - len(bottom)] + bottom)[:rows] if rows > len(bottom) else bottom[-rows:]
+    top = [title_line(view, cells), *_grid(view, cells, rows), banner(view, chrome, cells)]
+    return framed(top, lambda left: live_body(view, chrome, cells, left, state), chrome, cells, rows)
 
 
-def table_rows(view: View, cells: int, rows: int, status_rows: int = 1) -> int:
-    """Rows that the table of slots, its header included, gets on such a screen."""
-    if view.frame is None:
-        return 0
-    body = rows - 2 - len(_grid(view, cells, rows)) - status_rows - 1
-    return _shares(view.frame, body)[0]
-
-
-def scroll_limit(view: View, cells: int, rows: int) -> int:
-    """The largest useful scroll offset."""
-    return 0 if view.frame is None else most_offset(len(view.frame.slots), table_rows(view, cells, rows))
+def body_rows(view: View, chrome: Chrome, cells: int, rows: int) -> int:
+    """Rows between the lines above and the status line of such a screen."""
+    return max(0, rows - 2 - len(_grid(view, cells, rows)) - len(status_lines(chrome, cells)) - 1 - len(chrome.panel))
 
 
 def _grid(view: View, cells: int, rows: int) -> list[Line]:
@@ -78,43 +61,65 @@ def _grid(view: View, cells: int, rows: int) -> list[Line]:
     return [lines[i] for i in sorted(kept)]
 
 
-def _shares(frame: Frame, body: int) -> tuple[int, int, int]:
-    """Rows of the slots table, of the waiting list and of what is left below; blank rows between are not counted."""
+@dataclass(frozen=True)
+class Shares:
+    """Rows of the slots table with its header, of the waiting list, and of what is left below."""
+
+    slots: int
+    waiting: int
+    left: int
+
+
+def shares(frame: Frame, listed: Listing, body: int) -> Shares:
+    """How the rows of the main column are shared out; blank rows between are not counted."""
     waiting = frame.waiting_count if frame.waiting_count is not None else len(frame.waiting)
     least = 1 + min(waiting, BUSY_WAITING_ROWS) if body >= 7 else 0
-    slots = max(0, min(max(1, len(frame.slots)) + 1, body - least - (1 if least else 0)))
+    slots = max(0, min(max(1, len(listed.slots)) + 1, body - least - (1 if least else 0)))
     left = max(0, body - slots - 1)
     wanted = 1 + waiting
-    listed = min(left, max(least, min(wanted, left - 5)))
-    return slots, listed, max(0, left - listed - 1)
+    shown = min(left, max(least, min(wanted, left - 5)))
+    return Shares(slots, shown, max(0, left - shown - 1))
 
 
-def _body(view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
+def live_body(view: View, chrome: Chrome, cells: int, rows: int, state: LiveState = _PLAIN) -> list[Line]:
+    """What stands between the lines above and the status line."""
     frame = view.frame
     if frame is None:
         text = " waiting for the first picture of the engine …" if view.disconnected is None else ""
         return [exact([(text, "label")], cells), *[blank(cells)] * rows][:rows]
+    if state.zoom == "slots":
+        return table(frame, listing(frame, state.choice), cells, rows, state.choice)
+    if state.zoom == "events":
+        return event_lines(view.events, cells, rows)
     if cells < WIDE:
-        return _main(view, frame, chrome, cells, rows, with_events=True)
+        return _main(view, chrome, state, cells=cells, rows=rows, narrow=True)
     main_cells = max(80, min(112, cells * 62 // 100))
     side_cells = cells - main_cells - 1
-    main = _main(view, frame, chrome, main_cells, rows, with_events=False)
-    side = [*latency_lines(frame, side_cells), blank(side_cells)]
-    side += event_lines(view.events, side_cells, max(0, rows - LATENCY_ROWS - 1))
-    return beside(main, side[:rows], main_cells, side_cells)
+    main = _main(view, chrome, state, cells=main_cells, rows=rows, narrow=False)
+    return beside(main, _side(view, frame, side_cells, rows), main_cells, side_cells)
 
 
-def _main(view: View, frame: Frame, chrome: Chrome, cells: int, rows: int, *, with_events: bool) -> list[Line]:
-    slot_rows, waiting_rows, left = _shares(frame, rows)
-    lines = table(frame, cells, slot_rows, chrome.offset)
-    if waiting_rows:
-        lines += [blank(cells), *waiting_lines(frame, cells, waiting_rows)]
+def _side(view: View, frame: Frame, cells: int, rows: int) -> list[Line]:
+    """Latency detail, then the event log."""
+    side = [*latency_lines(frame, cells), blank(cells)]
+    side += event_lines(view.events, cells, max(0, rows - LATENCY_ROWS - 1))
+    return side[:rows]
+
+
+def _main(view: View, chrome: Chrome, state: LiveState, *, cells: int, rows: int, narrow: bool) -> list[Line]:
+    frame = view.frame
+    assert frame is not None
+    listed = listing(frame, state.choice)
+    share = shares(frame, listed, rows)
+    lines = table(frame, listed, cells, share.slots, state.choice)
+    if share.waiting:
+        lines += [blank(cells), *waiting_lines(frame, listed, cells, share.waiting)]
     lines.append(blank(cells))
     room = rows - len(lines)
     hint = _first_run(frame, chrome, cells) if frame.counters.received == 0 and not chrome.users else []
     if hint and room >= len(hint):
         lines += hint
-    elif with_events and left >= 2 and room >= 2 and view.events:
+    elif narrow and share.left >= 2 and room >= 2 and view.events:
         lines += event_lines(view.events, cells, room, "last events")
     return (lines + [blank(cells)] * rows)[:rows]
 
@@ -136,72 +141,122 @@ def _first_run(frame: Frame, chrome: Chrome, cells: int) -> list[Line]:
     return [exact(row, cells) for row in rows]
 
 
-def _banner(view: View, chrome: Chrome, cells: int) -> Line:
-    """The one line that says what is out of the ordinary; empty when nothing is."""
-    lost = None
-    if view.disconnected is not None:
-        trying = "" if view.ended else "; reconnecting"
-        lost = f"{clean(view.disconnected)}{trying}"
-    if chrome.paused_for is not None:
-        text = f" PAUSED {formats.clock(chrome.paused_for)}  the engine goes on, space resumes the view"
-        return exact([(f"{text}  ({lost})" if lost else text, "banner")], cells, "banner")
-    if lost is not None:
-        age = "" if chrome.disconnected_for is None else f" {formats.clock(chrome.disconnected_for)}"
-        return exact([(f" DISCONNECTED{age}  {lost}", "alert")], cells, "alert")
-    frame = view.frame
-    if frame is None:
-        return blank(cells)
-    reason = clean(frame.health_reason or "")
-    if frame.health == "fault":
-        return exact([(f" ENGINE FAULT  {reason or 'no reason given'}", "alert")], cells, "alert")
-    if frame.health == "draining":
-        text = reason or "running requests finish, newcomers get 503"
-        return exact([(f" DRAINING  {text}", "banner")], cells, "banner")
-    if frame.health == "starting":
-        return exact([(f" STARTING  {reason}", "banner")], cells, "banner")
-    if frame.engine.insecure:
-        return exact([(" ! open to the network without API keys", "critical")], cells)
-    return blank(cells)
+class LivePage(Page):
+    """Who is selected, what is filtered, what fills the screen."""
 
+    name = "live"
 
-def _status_lines(chrome: Chrome, cells: int) -> list[Line]:
-    """The status line, two rows if its sentence needs them."""
-    status = chrome.status
-    head = f" {status.head}" if status.head else ""
-    if not status.head and not status.text:
-        if chrome.users:
-            spans: list[Span] = [(f" load {chrome.users} users", "key"), ("  L sends them away", "label")]
-            return [exact(spans, cells)]
-        return [blank(cells)]
-    lines: list[Line] = []
-    for number, text in enumerate(wrap(f"{head} {clean(status.text)}".rstrip(), cells, 2)):
-        if number == 0:
-            lines.append(exact([(text[: len(head)], "title"), (text[len(head) :], status.level)], cells))
+    state = LiveState()
+
+    def compose(self, view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
+        return compose_live(view, chrome, cells, rows, self.state)
+
+    def stale_rows(self, view: View, chrome: Chrome, cells: int, rows: int) -> int:
+        return max(0, rows - len(status_lines(chrome, cells)) - 1) if view.disconnected is not None else 0
+
+    def back(self) -> bool:
+        """The whole again, then all requests again, then nothing selected."""
+        choice = self.state.choice
+        if self.state.zoom:
+            self.state = replace(self.state, zoom="")
+        elif choice.wanted:
+            self._choose(wanted="")
+        elif choice.cursor is not None:
+            self._choose(cursor=None, offset=0)
         else:
-            lines.append(exact([(f" {text}", status.level)], cells))
-    return lines
+            return False
+        return True
 
+    def copied(self) -> str | None:
+        """The selected request: its id and its row."""
+        listed = self._listing()
+        selected = listed.row if listed is not None else None
+        if selected is None or selected.request_id is None:
+            return None
+        if isinstance(selected, SlotInfo):
+            return f"{selected.request_id}\n{plain(row(selected, None, 120)).strip()}"
+        return f"{selected.request_id}\nwaiting {selected.user or UNKNOWN} {selected.prompt_tokens or UNKNOWN} tokens"
 
-class LiveScreen(Screen[None]):
-    """Shows one view at a time; :meth:`show` is called by the app's tick and after each key."""
+    def _listing(self) -> Listing | None:
+        frame = self.app.shown_view.frame
+        return None if frame is None else listing(frame, self.state.choice)
 
-    def __init__(self, theme: ConsoleTheme, *, ascii_only: bool) -> None:
-        super().__init__()
-        self.canvas = Canvas(theme, ascii_only=ascii_only, id="live")
-        self._shown: tuple[View, Chrome, int, int] | None = None
+    def _choose(self, **changes: object) -> None:
+        self.state = replace(self.state, choice=replace(self.state.choice, **changes))  # type: ignore[arg-type]
 
-    def compose(self) -> ComposeResult:
-        self.show(View(), Chrome())
-        yield self.canvas
+    # ------------------------------------------------------------------ actions
 
-    def show(self, view: View, chrome: Chrome) -> None:
-        """Draw what changed since the last call; without a change nothing is computed."""
-        size = self.app.size
-        wanted = (view, chrome, size.width, size.height)
-        before = self._shown
-        if before is not None and before[0] is view and before[1:] == wanted[1:]:
+    def action_move(self, rows: int) -> None:
+        """Select another request; the first step selects the first one in sight."""
+        listed = self._listing()
+        if listed is None:
             return
-        self._shown = wanted
-        lines = compose_live(view, chrome, size.width, size.height)
-        stale = len(lines) - len(_status_lines(chrome, size.width)) - 1 if view.disconnected is not None else 0
-        self.canvas.show(lines, dimmed=max(0, stale))
+        if listed.selected is None:
+            first = len(listed.slots) + len(listed.waiting) if rows == -1 else self.state.choice.offset
+            self._select(listed, first if abs(rows) == 1 else first + rows)
+        else:
+            self._select(listed, listed.selected + rows)
+
+    def _select(self, listed: Listing, place: int) -> None:
+        cursor = listed.cursor_at(place)
+        self._choose(cursor=cursor)
+        found = self._listing()
+        if found is not None and found.selected_slot is not None:
+            room = self._table_rows(found)
+            offset = fitting_offset(len(found.slots), room, self.state.choice.offset, found.selected_slot)
+            self._choose(offset=offset)
+
+    def _table_rows(self, listed: Listing) -> int:
+        view, size = self.app.shown_view, self.app.size
+        if view.frame is None:
+            return 0
+        rows = body_rows(view, Chrome(), size.width, size.height)
+        return rows if self.state.zoom == "slots" else shares(view.frame, listed, rows).slots
+
+    def action_page(self, direction: int) -> None:
+        """Move by a page."""
+        listed = self._listing()
+        if listed is not None:
+            self.action_move(direction * max(1, self._table_rows(listed) - 2))
+
+    def action_end(self, direction: int) -> None:
+        """Select the first or the last one."""
+        self.action_move(direction * 10**6)
+
+    def action_sort(self, direction: int) -> None:
+        """Sort by the next or the column before."""
+        names = list(SORTS)
+        name = names[(names.index(self.state.choice.sort) + direction) % len(names)]
+        self._choose(sort=name, offset=0)
+        self.app.say(f"slots sorted by {name}" if name != "slot" else "slots in their order")
+
+    def action_filter(self) -> None:
+        """Type a text that the listed requests must hold."""
+        self.state = replace(self.state, zoom="" if self.state.zoom == "events" else self.state.zoom)
+        self.app.prompt = Entry("filter", self._filtered, self.state.choice.wanted)
+
+    def _filtered(self, text: str) -> None:
+        self._choose(wanted=text, offset=0)
+        self.redraw()
+
+    def action_zoom(self) -> None:
+        """Give the whole body to one part after the other."""
+        self.state = replace(self.state, zoom=ZOOMS[(ZOOMS.index(self.state.zoom) + 1) % len(ZOOMS)])
+
+    def action_inspect(self) -> None:
+        """Open the selected request."""
+        listed = self._listing()
+        selected = listed.row if listed is not None else None
+        if selected is None or selected.request_id is None:
+            self.app.say("no request is selected: j and k select one")
+        else:
+            self.app.say(f"request {selected.request_id}")
+
+    def action_cancel(self) -> None:
+        """Ask, then end the selected request."""
+        listed = self._listing()
+        selected = listed.row if listed is not None else None
+        if selected is None or selected.request_id is None:
+            self.app.say("no request is selected: j and k select one")
+            return
+        self.app.ask_cancel(selected.request_id, selected.user)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from engine.telemetry.frame import Frame
 
@@ -43,7 +43,7 @@ class FrameSource(Protocol):
         """Frames and disconnections in order, for as long as the console runs."""
         ...
 
-    async def change(self, changes: dict[str, int], revision: int | None) -> Answer:
+    async def change(self, changes: dict[str, Any], revision: int | None) -> Answer:
         """Change live settings by name, all or none; with ``revision``, only if nobody else did meanwhile."""
         ...
 

@@ -85,7 +85,7 @@ class EngineSource:
                     if line.strip():
                         yield Frame.model_validate_json(bytes(line))
 
-    async def change(self, changes: dict[str, int], revision: int | None) -> Answer:
+    async def change(self, changes: dict[str, Any], revision: int | None) -> Answer:
         """See :class:`FrameSource`."""
         body: dict[str, Any] = {"changes": changes, "source": "console"}
         if revision is not None:

@@ -9,7 +9,7 @@ import asyncio
 import gzip
 from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from console.sources.base import Answer, Disconnected, Update
 from engine.telemetry.frame import Frame
@@ -63,7 +63,7 @@ class RecordingSource:
             yield self._ending
         await asyncio.Event().wait()
 
-    async def change(self, changes: dict[str, int], revision: int | None) -> Answer:
+    async def change(self, changes: dict[str, Any], revision: int | None) -> Answer:
         """Refused: what is recorded is over."""
         return Answer(False, message="a recording cannot be changed")
 

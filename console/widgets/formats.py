@@ -87,3 +87,11 @@ def byte_count(value: float | None) -> str:
         if value >= size * 0.9995:
             return f"{value / size:.1f} {unit}" if value < size * 9.95 else f"{value / size:.0f} {unit}"
     return f"{value:.0f} B"
+
+
+def binary_bytes(value: float) -> str:
+    """Memory that is set aside, in powers of 1024: ``0``, ``512 MiB``, ``1.5 GiB``."""
+    for size, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if value >= size:
+            return f"{value / size:.4g} {unit}"
+    return f"{value:.0f}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from console.widgets import formats
 from console.widgets.cells import UNKNOWN, Line, Span, blank, clean, exact, left, right
 from console.widgets.glyphs import STATE_MARKS, gap_bars, progress
+from console.widgets.selection import Choice, Listing
 from engine.telemetry.frame import Frame, SlotInfo
 
 LONG_GAP = 8.0
@@ -36,15 +37,23 @@ def columns(cells: int) -> Columns:
     return Columns(who, parts, intake, max(0, min(MOST_GAPS, room - who)))
 
 
-def header(cells: int) -> Line:
-    """Names of the columns."""
+def header(cells: int, sort: str = "slot") -> Line:
+    """Names of the columns; ``▾`` marks the one by which the slots are sorted."""
     shape = columns(cells)
-    text = f" slot {left('state', 12)}{left('who', shape.who)} {right('prompt+out', 10)}  {right('TTFT', 5)} "
+
+    def name(text: str, *sorts: str) -> str:
+        return f"{text}▾" if sort in sorts and sort != "slot" else text
+
+    text = f" slot {left(name('state', 'state'), 12)}{left(name('who', 'who'), shape.who)} "
+    text += f"{right({'prompt': 'prompt▾+out', 'output': 'prmpt+out▾'}.get(sort, 'prompt+out')[-10:], 10)}  "
+    text += f"{right(name('TTFT', 'TTFT'), 5)} "
     if shape.intake:
         text += f"{right('intake', 6)} "
     if shape.parts:
         text += f"{left('wait+fill', 9)} "
-    text += f"{right('ITL p95', 7)}  {left('last gaps', shape.gaps)}"
+    others = {"stalled": "by stall ▾", "age": "by age ▾"}
+    text += f"{right(name('ITLp95' if sort == 'ITL p95' else 'ITL p95', 'ITL p95'), 7)}  "
+    text += left(others.get(sort, "last gaps"), shape.gaps)
     return exact([(text, "label")], cells)
 
 
@@ -119,29 +128,43 @@ def _lost(slot: SlotInfo, gaps: int) -> list[Span]:
     ]
 
 
-def table(frame: Frame, cells: int, rows: int, offset: int) -> list[Line]:
-    """Header and slots in exactly ``rows`` rows from slot number ``offset`` on, saying how many are hidden."""
-    slots = frame.slots
+def table(frame: Frame, listed: Listing, cells: int, rows: int, choice: Choice) -> list[Line]:
+    """Header and slots in exactly ``rows`` rows from the choice's offset on, saying how many are hidden."""
     if rows <= 0:
         return []
-    lines = [header(cells)]
-    room = rows - 1
-    if len(slots) > room:
-        room = max(0, room - 1)
-        offset = max(0, min(offset, len(slots) - room))
-    else:
-        offset = 0
-    lines += [row(slot, frame.minute.itl_p50, cells) for slot in slots[offset : offset + room]]
+    slots = listed.slots
+    lines = [header(cells, choice.sort)]
+    room = _rooms(len(slots), rows)
+    offset = fitting_offset(len(slots), rows, choice.offset, listed.selected_slot)
+    for place, slot in enumerate(slots[offset : offset + room], offset):
+        line = row(slot, frame.minute.itl_p50, cells)
+        lines.append(marked(line) if place == listed.selected_slot else line)
     hidden_above, hidden_below = offset, max(0, len(slots) - offset - room)
     if (hidden_above or hidden_below) and len(lines) < rows:
         busy = sum(s.state != "idle" for s in (*slots[:offset], *slots[offset + room :]))
         text = f"  ↑ {hidden_above} above  ↓ {hidden_below} below, {busy} of them busy"
         lines.append(exact([(text, "key"), ("   j k g G move", "label")], cells))
     if not slots:
-        lines.append(exact([(f" {UNKNOWN}  no slots known", "label")], cells))
+        text = f"no slot matches {clean(choice.wanted)!r}" if choice.wanted else f"{UNKNOWN}  no slots known"
+        lines.append(exact([(f" {text}", "label")], cells))
     return (lines + [blank(cells)] * rows)[:rows]
 
 
-def most_offset(slots: int, rows: int) -> int:
-    """The largest offset that :func:`table` uses."""
-    return 0 if slots <= rows - 1 else max(0, slots - max(0, rows - 2))
+def marked(line: Line) -> Line:
+    """The line of the selected request: a mark takes the place of its margin."""
+    text, style = line[0]
+    return (("›", "key"), (text[1:], style), *line[1:]) if text.startswith(" ") else line
+
+
+def _rooms(slots: int, rows: int) -> int:
+    """Slots that fit into ``rows`` rows with the header, and with the line of what is hidden if it takes one."""
+    room = rows - 1
+    return max(0, room - 1) if slots > room else max(0, room)
+
+
+def fitting_offset(slots: int, rows: int, offset: int, selected: int | None) -> int:
+    """The offset nearest to ``offset`` with which the table is filled and the selected slot is in sight."""
+    room = _rooms(slots, rows)
+    if selected is not None and room:
+        offset = min(max(offset, selected - room + 1), selected)
+    return max(0, min(offset, slots - room))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from console.widgets import formats
 from console.widgets.cells import UNKNOWN, Line, Span, clean, exact, left, right, width
 from console.widgets.glyphs import sparkline
+from console.widgets.selection import Listing
 from engine.telemetry.frame import Frame
 
 LAST_TTFT = 20
 
 
-def waiting_lines(frame: Frame, cells: int, rows: int) -> list[Line]:
+def waiting_lines(frame: Frame, listed: Listing, cells: int, rows: int) -> list[Line]:
     """Header with the TTFT sparkline, then at most ``rows`` - 1 lines of waiting requests."""
     if rows <= 0:
         return []
@@ -26,16 +27,20 @@ def waiting_lines(frame: Frame, cells: int, rows: int) -> list[Line]:
         end = end[:2] if len(end) > 2 else []
     gap = room - sum(width(text) for text, _ in end)
     lines = [exact([*start, (" " * gap, "text"), *end] if end else start, cells)]
-    shown = frame.waiting[: rows - 1]
-    if (number or 0) > len(shown) and len(shown) == rows - 1:
-        shown = shown[: max(0, rows - 2)]
-    for place, waiter in enumerate(shown, 1):
+    fit = rows - 1 if (number or 0) <= rows - 1 else max(0, rows - 2)
+    first = max(0, (listed.selected_waiting or 0) - fit + 1)
+    shown = listed.waiting[first : first + fit]
+    places = {waiter.request_id: place for place, waiter in enumerate(frame.waiting, 1)}
+    for number_listed, waiter in enumerate(shown, first):
+        place = places[waiter.request_id]
         who = clean(waiter.user or "") or UNKNOWN
         estimate = UNKNOWN if waiter.estimate is None else formats.about(waiter.estimate)
+        selected = number_listed == listed.selected_waiting
         lines.append(
             exact(
                 [
-                    (f" {place:>3}  ", "label"),
+                    ("›" if selected else " ", "key"),
+                    (f"{place:>3}  ", "label"),
                     (left(who, min(24, max(8, cells // 5))), "text" if waiter.user else "label"),
                     ("  waited ", "label"),
                     (right(formats.seconds(waiter.waited), 5), "value"),

@@ -1,11 +1,11 @@
-"""From the loop's thread to asyncio: one hop per step, then one bounded buffer per request."""
+"""From the loop's thread to asyncio: one hop per step, then one bounded buffer per client's call."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from engine.loop import Output
 
@@ -14,35 +14,41 @@ MOST_PENDING = 4096
 
 
 class OutputStream:
-    """Outputs of one request, awaited by its handler. Lives on the asyncio loop."""
+    """Outputs of the requests behind one client's call, awaited by its handler. Lives on the asyncio loop."""
 
-    def __init__(self, request_id: str, cancel: Callable[[str], object], most_pending: int) -> None:
-        self.request_id = request_id
+    def __init__(self, request_ids: Sequence[str], cancel: Callable[[str], object], most_pending: int) -> None:
+        self.request_ids = tuple(request_ids)
+        self._alive = dict.fromkeys(request_ids)
         self._cancel = cancel
-        self._most_pending = most_pending
+        self._most_pending = most_pending * len(self.request_ids)
         self._pending: deque[Output] = deque()
         self._ready = asyncio.Event()
-        self.ended = False
-        """True once the last output was put; the engine knows the request no longer, or was told to drop it."""
 
     def put(self, output: Output) -> None:
-        if self.ended:
+        if output.request_id not in self._alive:
             return
-        if len(self._pending) >= self._most_pending and output.finish_reason is None and output.error is None:
+        ends = output.finish_reason is not None or output.error is not None
+        if len(self._pending) >= self._most_pending and not ends:
             self.end("the client reads too slowly: the answer was dropped")
             return
         self._pending.append(output)
-        self.ended = output.finish_reason is not None or output.error is not None
+        if ends:
+            self.forget(output.request_id)
         self._ready.set()
 
+    def forget(self, *request_ids: str) -> None:
+        """The engine knows these no longer, or was told to end them: nothing more of them is wanted."""
+        for request_id in request_ids:
+            self._alive.pop(request_id, None)
+
     def end(self, error: str) -> None:
-        """Cancel the request in the engine and give its handler ``error`` after what is pending already."""
-        if self.ended:
-            return
-        self.ended = True
-        self._pending.append(Output(self.request_id, [], time.monotonic(), error=error))
-        self._ready.set()
-        self._cancel(self.request_id)
+        """Cancel in the engine what has not ended and give the handler ``error`` after what is pending already."""
+        alive = list(self._alive)
+        self._alive.clear()
+        for request_id in alive:
+            self._pending.append(Output(request_id, [], time.monotonic(), error=error))
+            self._ready.set()
+            self._cancel(request_id)
 
     async def next(self, patience: float | None) -> list[Output]:
         """All outputs pending, at least one; an empty list when none came within ``patience`` seconds."""
@@ -78,16 +84,17 @@ class Bridge:
         except RuntimeError:  # the loop is closed: nobody is left to read
             self._loop = None
 
-    def open(self, request_id: str, cancel: Callable[[str], object]) -> OutputStream:
-        """Begin to collect outputs of ``request_id``; ``cancel`` ends it in the engine."""
-        stream = OutputStream(request_id, cancel, self._most_pending)
-        self._streams[request_id] = stream
+    def open(self, request_ids: Sequence[str], cancel: Callable[[str], object]) -> OutputStream:
+        """Begin to collect outputs of these requests into one stream; ``cancel`` ends one in the engine."""
+        stream = OutputStream(request_ids, cancel, self._most_pending)
+        self._streams |= dict.fromkeys(stream.request_ids, stream)
         return stream
 
     def close(self, stream: OutputStream) -> None:
-        """Stop collecting; a request that has not ended is cancelled in the engine."""
-        if self._streams.pop(stream.request_id, None) is not None:
-            stream.end("the client went away")
+        """Stop collecting; what has not ended is cancelled in the engine."""
+        for request_id in stream.request_ids:
+            self._streams.pop(request_id, None)
+        stream.end("the client went away")
 
     def end_all(self, error: str) -> None:
         """Cancel every open request and give its client ``error``."""

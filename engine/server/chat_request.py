@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from engine.server.errors import ApiError, invalid, unsupported
+from engine.server.fields import boolean, integer
+from engine.server.sampling_fields import SamplingFields, read_sampling
 from engine.text.template import Message
 
 MOST_STOPS = 4
 LONGEST_STOP = 256
 LONGEST_USER = 256
+MOST_CHOICES = 16
 
 _TEMPLATE_KEYS = ("chat_template", "chat_template_kwargs")
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-_SEED_MASK = (1 << 63) - 1
 
 # What each unsupported field may hold because it then changes nothing; null always does.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -25,17 +26,10 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "prompt_logprobs": (False,),
     "response_format": ({"type": "text"},),
-    "logit_bias": ({},),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
     "repeat_penalty": (1,),
     "length_penalty": (1,),
-    "min_p": (0,),
     "typical_p": (1,),
     "echo": (False,),
     "best_of": (1,),
@@ -45,9 +39,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "prediction": (),
     "web_search_options": (),
-    "ignore_eos": (False,),
-    "min_tokens": (0,),
-    "stop_token_ids": ([],),
     "bad_words": ([],),
     "add_generation_prompt": (True,),
     "continue_final_message": (False,),
@@ -66,13 +57,9 @@ class ChatRequest:
     """What a valid body asks for."""
 
     messages: tuple[Message, ...]
-    max_tokens: int | None
-    """``None``: as many as the context leaves."""
-    temperature: float
-    top_p: float
-    top_k: int
-    seed: int
-    """Non-negative; drawn at random when the client gave none."""
+    sampling: SamplingFields
+    n: int
+    """Answers wanted, 1 to 16."""
     stops: tuple[str, ...]
     stream: bool
     include_usage: bool
@@ -96,13 +83,13 @@ def read_json(body: bytes) -> dict[str, Any]:
     return document
 
 
-def read_chat_request(document: dict[str, Any], model_id: str) -> ChatRequest:
-    """Validate a body for ``POST /v1/chat/completions``. Raises ApiError: 404 for another model, else 400."""
+def read_chat_request(document: dict[str, Any], model_id: str, vocabulary: int) -> ChatRequest:
+    """Validate a body for ``POST /v1/chat/completions``. Raises ApiError: 404 for another model, else 400.
+
+    ``vocabulary`` is the number of the model's token ids.
+    """
     _refuse_templates(document)
     check_model(document.get("model"), model_id)
-    n = document.get("n")
-    if n is not None and (type(n) is not int or n != 1):
-        raise invalid("n", "'n' must be 1: several answers to one request are not supported yet")
     for name, neutral in _NEUTRAL.items():
         value = document.get(name)
         if value is not None and not any(_same(value, item) for item in neutral):
@@ -111,25 +98,16 @@ def read_chat_request(document: dict[str, Any], model_id: str) -> ChatRequest:
     user = document.get("user")
     if user is not None and (not isinstance(user, str) or len(user) > LONGEST_USER):
         raise invalid("user", f"'user' must be a string of at most {LONGEST_USER} characters")
-    alias = "max_tokens" if document.get("max_completion_tokens") is None else "max_completion_tokens"
-    seed = _integer(document, "seed", -(1 << 63), (1 << 63) - 1)
     stream_options = document.get("stream_options")
     if stream_options is not None and not isinstance(stream_options, dict):
         raise invalid("stream_options", "'stream_options' must be an object")
-    temperature = _number(document, "temperature", 0, 2)
-    top_p = _number(document, "top_p", 0, 1)
-    if top_p == 0:
-        raise invalid("top_p", "'top_p' must be above 0 and at most 1")
     return ChatRequest(
         messages=tuple(_messages(document.get("messages"))),
-        max_tokens=_integer(document, alias, 1, None),
-        temperature=1.0 if temperature is None else temperature,
-        top_p=1.0 if top_p is None else top_p,
-        top_k=_integer(document, "top_k", 0, (1 << 31) - 1) or 0,
-        seed=secrets.randbits(63) if seed is None else seed & _SEED_MASK,
+        sampling=read_sampling(document, vocabulary),
+        n=integer(document, "n", 1, MOST_CHOICES) or 1,
         stops=tuple(_stops(document.get("stop"))),
-        stream=_boolean(document, "stream", "stream"),
-        include_usage=_boolean(stream_options or {}, "include_usage", "stream_options.include_usage"),
+        stream=boolean(document, "stream"),
+        include_usage=boolean(stream_options or {}, "include_usage", "stream_options.include_usage"),
     )
 
 
@@ -209,30 +187,3 @@ def _stops(value: Any) -> Iterator[str]:
         if not isinstance(stop, str) or not 1 <= len(stop) <= LONGEST_STOP:
             raise invalid("stop", f"each string in 'stop' must have 1 to {LONGEST_STOP} characters")
         yield _text(stop, "stop")
-
-
-def _boolean(document: dict[str, Any], key: str, name: str) -> bool:
-    value = document.get(key)
-    if value is not None and not isinstance(value, bool):
-        raise invalid(name, f"'{name}' must be true or false")
-    return bool(value)
-
-
-def _integer(document: dict[str, Any], name: str, least: int, most: int | None) -> int | None:
-    value = document.get(name)
-    if value is None:
-        return None
-    allowed = f"an integer of at least {least}" if most is None else f"an integer between {least} and {most}"
-    if type(value) is not int or value < least or (most is not None and value > most):
-        raise invalid(name, f"'{name}' must be {allowed}")
-    return value
-
-
-def _number(document: dict[str, Any], name: str, least: int, most: int) -> float | None:
-    """A finite number in range. JSON's 1e400 reads as infinity and fails the comparison like any other."""
-    value = document.get(name)
-    if value is None:
-        return None
-    if type(value) not in (int, float) or not least <= value <= most:
-        raise invalid(name, f"'{name}' must be a number between {least} and {most}")
-    return float(value)

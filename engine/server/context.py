@@ -22,6 +22,8 @@ class ServedModel:
     """Unix time shown in ``/v1/models``."""
     stop_token_ids: frozenset[int]
     """Every id that ends an answer: union of the model's and the generation configuration's."""
+    vocabulary: int
+    """Number of the model's token ids."""
 
 
 @dataclass(slots=True)

@@ -20,6 +20,9 @@ log = logging.getLogger("slotdeck.server")
 NO_RETRY = {"x-should-retry": "false"}
 """Tells OpenAI's clients not to send the same request again."""
 
+TOO_LONG = "context_length_exceeded"
+"""Code of the refusal of a prompt that leaves no room in the context."""
+
 
 class ApiError(Exception):
     """An answer other than 2xx. ``status`` 4xx: the client can fix it; 503: try again later."""

@@ -1,20 +1,19 @@
-"""One accepted request from its token ids to its text: submit, follow the outputs, stop strings, usage, end."""
+"""One accepted call from its token ids to its answers: submit, follow the outputs, usage, end."""
 
 from __future__ import annotations
 
 import time
 import uuid
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.core.events import QueueFullError, RequestTooLargeError
-from engine.core.request import Request, SamplingParams, Timeline
+from engine.core.request import Request, Timeline
 from engine.loop import EngineUnavailableError, Output
+from engine.server.answer import Answer, Piece
 from engine.server.chat_request import ChatRequest, read_chat_request, read_json
 from engine.server.context import ServerContext
-from engine.server.errors import NO_RETRY, ApiError, failed, invalid, unavailable
-from engine.text.detokenizer import Detokenizer
-from engine.text.stop import StopMatcher
+from engine.server.errors import NO_RETRY, TOO_LONG, ApiError, failed, invalid, unavailable
 from engine.text.template import ChatTemplateError
 
 
@@ -26,14 +25,6 @@ class Prepared:
     token_ids: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Text that became certain; ``finish_reason`` with the last one. ``None``: nothing came for a heartbeat."""
-
-    text: str
-    finish_reason: str | None = None
-
-
 def most_tokens(context: ServerContext) -> int:
     """Most tokens (prompt + output) of one request: the context, or the whole pool where that is smaller."""
     return min(context.engine.limits.context, context.engine.pool_tokens)
@@ -41,7 +32,7 @@ def most_tokens(context: ServerContext) -> int:
 
 def prepare(context: ServerContext, body: bytes) -> Prepared:
     """Body to prompt; runs in a thread of the intake. Raises ApiError for whatever the client can fix."""
-    chat = read_chat_request(read_json(body), context.model.id)
+    chat = read_chat_request(read_json(body), context.model.id, context.model.vocabulary)
     text, limit = context.text, most_tokens(context)
     if not text.has_chat_template:
         raise invalid("messages", "this model has no chat template, so it cannot chat; serve an instruct model")
@@ -64,78 +55,74 @@ def _too_long(count: str, limit: int) -> ApiError:
         "messages",
         f"the prompt has {count} tokens, but the context of this server is {limit} tokens and one must be left for "
         f"the answer: send at most {limit - 1}, or have the admin raise --context",
-        code="context_length_exceeded",
+        code=TOO_LONG,
     )
 
 
 class Generation:
-    """An accepted request. ``close`` must be called; it cancels whatever has not ended."""
+    """An accepted call: one request for each answer wanted, one stream of their pieces.
+
+    ``close`` must be called; it cancels whatever has not ended.
+    """
 
     def __init__(self, context: ServerContext, prepared: Prepared, user: str, arrival: float) -> None:
-        """Submit to the engine. Raises ApiError 400 or 503, and has then counted the request's end."""
+        """Submit to the engine, all answers or none. Raises ApiError 400 or 503, and has then counted the ends."""
         engine, chat = context.engine, prepared.chat
         self.id = f"chatcmpl-{uuid.uuid4().hex}"
         self.created = int(time.time())
         self.chat = chat
         self.num_prompt_tokens = len(prepared.token_ids)
-        self.num_output_tokens = 0
         self._context = context
-        self._stop_token_ids = context.model.stop_token_ids | context.text.end_token_ids
-        self._detokenizer = Detokenizer(context.text)
-        self._stop = StopMatcher(chat.stops)
         left = most_tokens(context) - self.num_prompt_tokens
         if left < 1:  # the context was lowered since the prompt was measured
-            context.engine.telemetry.count_invalid()
-            raise _too_long(str(self.num_prompt_tokens), left + self.num_prompt_tokens)
-        request = Request(
-            id=self.id,
-            user=user,
-            token_ids=prepared.token_ids,
-            sampling=SamplingParams(
-                max_tokens=left if chat.max_tokens is None else min(chat.max_tokens, left),
-                temperature=chat.temperature,
-                top_p=chat.top_p,
-                top_k=chat.top_k,
-                seed=chat.seed,
-                stop_token_ids=self._stop_token_ids,
-            ),
-            timeline=Timeline(arrival=arrival, queued=time.monotonic()),
-        )
-        self._outputs = context.bridge.open(self.id, engine.cancel)
+            too_long = _too_long(str(self.num_prompt_tokens), left + self.num_prompt_tokens)
+            engine.telemetry.count_too_long(user, too_long.message)
+            raise too_long
+        end_token_ids = context.model.stop_token_ids | context.text.end_token_ids
+        timeline = Timeline(arrival=arrival, queued=time.monotonic())
+        requests = [
+            Request(
+                id=f"{self.id}-{choice}" if choice else self.id,
+                user=user,
+                token_ids=list(prepared.token_ids),
+                sampling=chat.sampling.params(left, end_token_ids, choice),
+                timeline=replace(timeline),
+            )
+            for choice in range(chat.n)
+        ]
+        stop_token_ids = chat.sampling.stop_tokens(end_token_ids)
+        self._answers = {
+            request.id: Answer(choice, context.text, chat.stops, chat.sampling.min_tokens, stop_token_ids)
+            for choice, request in enumerate(requests)
+        }
+        self._outputs = context.bridge.open(list(self._answers), engine.cancel)
+        for _ in requests[1:]:
+            engine.telemetry.count_received()
         try:
-            engine.submit(request)
+            engine.submit(*requests)
         except BaseException as error:
-            self._outputs.ended = True  # the engine does not know it
+            self._outputs.forget(*self._answers)  # the engine does not know them
             self.close()
-            raise _refusal(context, user, error) from error
+            raise _refusal(context, user, error, chat.n) from error
 
     async def pieces(self, heartbeat: float | None) -> AsyncIterator[Piece | None]:
-        """Text as it comes; the last piece has a finish reason. ``None`` after ``heartbeat`` seconds of silence.
+        """Text as it comes; the last piece of each answer has a finish reason. ``None`` after ``heartbeat`` seconds
+        of silence.
 
-        Raises ApiError when the request failed, was cancelled or its client is gone.
+        Raises ApiError when a request failed, was cancelled or the client is gone.
         """
-        while True:
+        while not all(answer.ended for answer in self._answers.values()):
             outputs = await self._outputs.next(heartbeat)
             if not outputs:
                 yield None
             for output in outputs:
-                piece = self._read(output)
-                if piece.text or piece.finish_reason:
+                answer = self._answers[output.request_id]
+                if not answer.ended and (piece := self._read(answer, output)):
                     yield piece
-                if piece.finish_reason:
-                    return
 
-    def _read(self, output: Output) -> Piece:
+    def _read(self, answer: Answer, output: Output) -> Piece:
         if output.error is not None:
             raise unavailable(output.error, "engine_unavailable", 5) if output.unserved else failed(output.error)
-        text = ""
-        for index, token_id in enumerate(output.token_ids, start=1):
-            self.num_output_tokens += 1
-            ends = index == len(output.token_ids) and output.finish_reason == "stop"
-            if not (ends and token_id in self._stop_token_ids):
-                text += self._stop.push(self._detokenizer.push(token_id))
-            if self._stop.matched:
-                return self._matched(text, output)
         if output.finish_reason == "cancelled":
             raise ApiError(
                 503,
@@ -144,25 +131,18 @@ class Generation:
                 code="request_cancelled",
                 headers=NO_RETRY,
             )
-        if output.finish_reason is not None:
-            text += self._stop.push(self._detokenizer.flush())
-            if self._stop.matched:
-                return self._matched(text, output)
-            text += self._stop.flush()
-        return Piece(text, output.finish_reason)
-
-    def _matched(self, text: str, output: Output) -> Piece:
-        """A stop string is complete with the newest token: the rest of what the engine computes is dropped."""
-        if output.finish_reason is None:
-            self._context.engine.finish(self.id, self.num_output_tokens)
-            self._outputs.ended = True
-        return Piece(text, "stop")
+        piece = answer.read(output.token_ids, output.logprobs, output.finish_reason)
+        if answer.ended and output.finish_reason is None:  # a stop string: drop what the engine computes beyond it
+            self._context.engine.finish(output.request_id, answer.num_tokens)
+            self._outputs.forget(output.request_id)
+        return piece
 
     def usage(self) -> dict[str, int]:
+        num_output_tokens = sum(answer.num_tokens for answer in self._answers.values())
         return {
             "prompt_tokens": self.num_prompt_tokens,
-            "completion_tokens": self.num_output_tokens,
-            "total_tokens": self.num_prompt_tokens + self.num_output_tokens,
+            "completion_tokens": num_output_tokens,
+            "total_tokens": self.num_prompt_tokens + num_output_tokens,
         }
 
     def client_left(self) -> None:
@@ -170,21 +150,26 @@ class Generation:
         self._outputs.end("the client went away")
 
     def close(self) -> None:
-        """Forget the outputs; cancels a request that has not ended."""
+        """Forget the outputs; cancels what has not ended."""
         self._context.bridge.close(self._outputs)
 
 
-def _refusal(context: ServerContext, user: str, error: BaseException) -> BaseException:
-    """The engine's refusal as an answer, its end counted. The engine itself counts a full queue."""
+def _refusal(context: ServerContext, user: str, error: BaseException, count: int) -> BaseException:
+    """The engine's refusal of ``count`` requests as an answer, their ends counted. The engine itself counts a full
+    queue."""
     telemetry = context.engine.telemetry
     if isinstance(error, QueueFullError):
         pace = telemetry.wait_estimate(1, context.engine.limits.slots)
         return unavailable(f"{error}; try again later", "queue_full", min(pace or 1.0, 30.0))
+    for _ in range(count):
+        if isinstance(error, EngineUnavailableError):
+            telemetry.count_rejected(user, str(error))
+        elif isinstance(error, RequestTooLargeError):
+            telemetry.count_too_long(user, str(error))
+        else:
+            telemetry.count_failed_before_queue()
     if isinstance(error, EngineUnavailableError):
-        telemetry.count_rejected(user, str(error))
         return unavailable(str(error), "engine_unavailable", 5)
     if isinstance(error, RequestTooLargeError):
-        telemetry.count_invalid()
-        return invalid("messages", str(error), code="context_length_exceeded")
-    telemetry.count_failed_before_queue()
+        return invalid("messages", str(error), code=TOO_LONG)
     return error

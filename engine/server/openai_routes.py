@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from engine.server.context import ServerContext
-from engine.server.errors import ApiError
+from engine.server.errors import TOO_LONG, ApiError
 from engine.server.generation import Generation, Prepared, prepare
 from engine.server.streaming import ClientGoneError, ClientWatch, EventStream, complete
 
@@ -79,7 +79,9 @@ async def _prepared(context: ServerContext, watch: ClientWatch, body: bytes, use
         telemetry.count_cancelled_before_queue()
         raise
     except ApiError as error:
-        if error.status < 500:
+        if error.code == TOO_LONG:
+            telemetry.count_too_long(user, error.message)
+        elif error.status < 500:
             telemetry.count_invalid()
         else:
             telemetry.count_rejected(user, error.message)

@@ -21,6 +21,7 @@ from engine.server.intake import Intake
 from engine.server.keys import KeyRing, load_api_keys
 from engine.server.listeners import Listeners
 from engine.settings import StartSettings
+from engine.telemetry.recorder import Recorder
 from engine.text.tokenizer import TextModel
 
 log = logging.getLogger("slotdeck.server")
@@ -48,13 +49,14 @@ async def serve(
     settings: StartSettings,
     listeners: Listeners,
     on_ready: Callable[[str], None],
+    recorder: Recorder | None = None,
 ) -> int:
     """Serve until SIGTERM, SIGINT or ``POST /admin/shutdown``; gives the exit code of the process, 0.
 
     ``engine`` is started, delivers to ``bridge``, and is stopped by the caller afterwards, as are ``listeners``
     closed. ``on_ready`` is called with the API's URL once both sockets answer. The first signal drains (new and
     waiting requests are refused, running ones finish within ``drain_timeout``), the second one does not wait.
-    Signals are handled only in the main thread.
+    Signals are handled only in the main thread. ``recorder`` runs until the last request has ended.
     """
     context = ServerContext(
         engine=engine,
@@ -69,6 +71,7 @@ async def serve(
     servers = [_server(create_app(context)), _server(create_admin_app(context))]
     sockets = [listeners.tcp, listeners.admin]
     tasks = [asyncio.create_task(_run(server, sock)) for server, sock in zip(servers, sockets, strict=True)]
+    recording = None if recorder is None else asyncio.create_task(recorder.run(context.stopping))
     try:
         with _signals(context):
             while not all(server.started for server in servers):
@@ -84,9 +87,11 @@ async def serve(
             for server in servers:
                 server.should_exit = True
             await asyncio.gather(*tasks)
+            if recording is not None:
+                await asyncio.wait({recording}, timeout=CLOSING_SECONDS)
     finally:
         context.intake.close()
-        for task in tasks:
+        for task in [*tasks, *([] if recording is None else [recording])]:
             task.cancel()
     log.info("stopped")
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from fastapi.responses import JSONResponse, Response
@@ -87,20 +87,22 @@ class EventStream(Response):
             self._watch.close()
 
     async def _chunks(self) -> AsyncIterator[bytes]:
-        started = False
+        started: set[int] = set()
         try:
             async for piece in self._generation.pieces(self._heartbeat):
                 if piece is None:
                     yield HEARTBEAT
                     continue
                 chunk = b""
-                if not started:
-                    started = True
-                    chunk += self._event({"role": "assistant", "content": ""}, None)
-                if piece.text:
-                    chunk += self._event({"content": piece.text}, None)
+                if piece.choice not in started:
+                    started.add(piece.choice)
+                    chunk += self._event(piece.choice, {"role": "assistant", "content": ""})
+                if piece.text or piece.logprobs:
+                    chunk += self._event(
+                        piece.choice, {"content": piece.text}, _logprobs(self._generation, piece.logprobs)
+                    )
                 if piece.finish_reason:
-                    chunk += self._event({}, piece.finish_reason)
+                    chunk += self._event(piece.choice, {}, finish_reason=piece.finish_reason)
                 yield chunk
         except ApiError as error:
             yield _error_event(error)
@@ -112,9 +114,16 @@ class EventStream(Response):
                 yield f'data: {self._head}, "choices": [], "usage": {usage}}}\n\n'.encode()
         yield DONE
 
-    def _event(self, delta: dict[str, str], finish_reason: str | None) -> bytes:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return f'data: {self._head}, "choices": [{json.dumps(choice)}]{self._tail}}}\n\n'.encode()
+    def _event(
+        self, choice: int, delta: dict[str, str], logprobs: Any = None, finish_reason: str | None = None
+    ) -> bytes:
+        body = {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+        return f'data: {self._head}, "choices": [{json.dumps(body)}]{self._tail}}}\n\n'.encode()
+
+
+def _logprobs(generation: Generation, entries: Sequence[Any]) -> dict[str, Any] | None:
+    """``logprobs`` of a choice; null unless they were asked for."""
+    return None if generation.chat.sampling.top_logprobs is None else {"content": list(entries), "refusal": None}
 
 
 def _error_event(error: ApiError) -> bytes:
@@ -123,11 +132,14 @@ def _error_event(error: ApiError) -> bytes:
 
 async def complete(generation: Generation, model_id: str) -> JSONResponse:
     """The whole answer as one document. Raises ApiError when it failed."""
-    text, finish_reason = [], None
+    texts: dict[int, list[str]] = {choice: [] for choice in range(generation.chat.n)}
+    logprobs: dict[int, list[Any]] = {choice: [] for choice in texts}
+    reasons: dict[int, str | None] = {}
     async for piece in generation.pieces(None):
         if piece is not None:
-            text.append(piece.text)
-            finish_reason = piece.finish_reason
+            texts[piece.choice].append(piece.text)
+            logprobs[piece.choice] += piece.logprobs
+            reasons[piece.choice] = piece.finish_reason
     return JSONResponse(
         {
             "id": generation.id,
@@ -136,11 +148,12 @@ async def complete(generation: Generation, model_id: str) -> JSONResponse:
             "model": model_id,
             "choices": [
                 {
-                    "index": 0,
+                    "index": choice,
                     "message": {"role": "assistant", "content": "".join(text)},
-                    "logprobs": None,
-                    "finish_reason": finish_reason,
+                    "logprobs": _logprobs(generation, logprobs[choice]),
+                    "finish_reason": reasons[choice],
                 }
+                for choice, text in texts.items()
             ],
             "usage": generation.usage(),
         }

@@ -27,6 +27,8 @@ EventKind = Literal[
     "setting_changed",
     "engine_fault",
     "draining",
+    "too_long",
+    "note",
 ]
 
 
@@ -156,6 +158,8 @@ class CounterInfo(Part):
     failed: int | None = None
     rejected: int | None = None
     invalid: int | None = None
+    too_long: int | None = None
+    """Of the invalid: those whose prompt left no room in the context."""
     preemptions: int | None = None
     recomputed_tokens: int | None = None
     cached_tokens: int | None = None

@@ -20,6 +20,7 @@ MINUTE = 60.0
 TEN_MINUTES = 600.0
 RATE_SECONDS = 5.0
 EVENTS_KEPT = 1000
+_ENDS = (EventKind.FINISHED, EventKind.CANCELLED, EventKind.FAILED)
 
 
 class Telemetry:
@@ -46,6 +47,8 @@ class Telemetry:
         self._seconds_in_slot: deque[float] = deque(maxlen=20)
         self.recent_ttft: deque[float] = deque(maxlen=20)
         self.metrics = Metrics()
+        self.on_ended: Callable[[Event, float], None] | None = None
+        """Called with each request's last event and the wall clock, in the thread that ended it; must not wait."""
 
     # -- from the server -----------------------------------------------------------------------------------
 
@@ -56,6 +59,12 @@ class Telemetry:
     def count_invalid(self) -> None:
         """It ended as the client's own fault (4xx)."""
         self._count("invalid")
+
+    def count_too_long(self, user: str, reason: str) -> None:
+        """It ended as invalid because its prompt leaves no room in the context."""
+        self._count("invalid")
+        self._count("too_long")
+        self.log("too_long", f"{user} refused: {reason}", user=user)
 
     def count_rejected(self, user: str, reason: str, count: int = 1) -> None:
         """It (or ``count`` answers to one prompt) ended as refused (503)."""
@@ -106,6 +115,8 @@ class Telemetry:
         """Count and log what the scheduler says happened."""
         for event in events:
             self._OBSERVERS[event.kind](self, event)
+            if self.on_ended is not None and event.kind in _ENDS:
+                self.on_ended(event, self._wall())
 
     def _log(self, event: Event, text: str) -> None:
         request = event.request

@@ -17,6 +17,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from engine.text.template import ChatTemplateError, Message, compile_template
+from engine.text.token_bytes import bytes_reader
 
 # Prompts are tokenised in threads of the server's own; a second pool inside would only take cores from the engine.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -53,6 +54,8 @@ class TextModel:
             raise TokenizerError(f"{path} cannot be read as a tokenizer: {error}") from error
         self._literal.encode_special_tokens = True
         added_tokens = self._tokenizer.get_added_tokens_decoder()
+        self._added = {index: token.content for index, token in added_tokens.items()}
+        self._bytes_of = bytes_reader(document.get("decoder"))
         self._special = {token.content: index for index, token in added_tokens.items() if token.special}
         self._special_ids = frozenset(self._special.values())
         strings = sorted(self._special, key=len, reverse=True)
@@ -114,6 +117,13 @@ class TextModel:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ``ids`` without special tokens; an incomplete character becomes U+FFFD."""
         return str(self._tokenizer.decode(ids, skip_special_tokens=True))
+
+    def token_bytes(self, index: int) -> bytes:
+        """The bytes that a token stands for, which need not be whole characters; none for an id that is no token."""
+        if index in self._added:
+            return self._added[index].encode()
+        token = self._tokenizer.id_to_token(index)
+        return b"" if token is None else self._bytes_of(token)
 
     def _guard(self, content: str, protect: Any) -> str:
         assert self._special_pattern is not None

@@ -22,10 +22,12 @@ class ScriptedSource:
         self.queue: asyncio.Queue[Update] = asyncio.Queue()
         for update in updates:
             self.queue.put_nowait(update)
-        self.changes: list[tuple[dict[str, int], int | None]] = []
+        self.changes: list[tuple[dict[str, Any], int | None]] = []
         self.shutdowns: list[bool] = []
-        self.answer: Callable[[dict[str, int]], Answer] = lambda _changes: Answer(True, revision=4)
+        self.answer: Callable[[dict[str, Any]], Answer] = lambda _changes: Answer(True, revision=4)
         self.shutdown_answer = Answer(True)
+        self.cancelled: list[str] = []
+        self.cancel_answer = Answer(True)
 
     async def updates(self) -> Any:
         while True:
@@ -34,12 +36,14 @@ class ScriptedSource:
     def give(self, update: Update) -> None:
         self.queue.put_nowait(update)
 
-    async def change(self, changes: dict[str, int], revision: int | None) -> Answer:
+    async def change(self, changes: dict[str, Any], revision: int | None) -> Answer:
         self.changes.append((changes, revision))
         return self.answer(changes)
 
     async def cancel(self, request_id: str) -> Answer:
-        return Answer(True)
+        if self.cancel_answer.ok:
+            self.cancelled.append(request_id)
+        return self.cancel_answer
 
     async def shutdown(self, force: bool) -> Answer:
         self.shutdowns.append(force)
@@ -75,12 +79,12 @@ async def until(pilot: Pilot[int], condition: Callable[[], object], what: str = 
 
 
 def screen_text(app: ConsoleApp) -> str:
-    """The Live screen as plain text."""
-    return "\n".join(plain(line) for line in app.live.canvas.lines)
+    """The page that is shown as plain text."""
+    return "\n".join(plain(line) for line in app.base.canvas.lines)
 
 
 async def seen(pilot: Pilot[int], text: str) -> None:
-    """Wait until the Live screen shows ``text``."""
+    """Wait until the page shows ``text``."""
     app = pilot.app
     assert isinstance(app, ConsoleApp)
     await until(pilot, lambda: text in screen_text(app), f"{text!r} on the screen")

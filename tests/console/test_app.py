@@ -8,9 +8,12 @@ import pytest
 from textual.color import Color
 from textual.theme import Theme
 
-from console.actions import ACTIONS, action_for, bindings, footer_line, groups, with_keys_table
+from console.actions import ACTIONS
 from console.app import ConsoleApp
-from console.knobs import KNOBS
+from console.configuration import ConsoleConfiguration
+from console.keymap import Keymap, with_keys_table
+from console.knobs import KNOBS, LIVE_SETTINGS
+from console.screens.catalogue import PAGES, make_page
 from console.screens.help import HelpScreen, help_lines
 from console.screens.leave import LeaveScreen
 from console.sources.base import Answer, Disconnected
@@ -102,18 +105,142 @@ async def test_a_source_that_fails_is_a_banner_not_a_crash() -> None:
         await seen(pilot, "the console lost its source")
 
 
-async def test_scrolling_through_twenty_slots() -> None:
+async def test_the_selection_moves_through_twenty_slots_and_scrolls() -> None:
     app, _source = console(frames.busy(1))
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "↓ 10 below")
+        assert "›" not in screen_text(app)
         await pilot.press("j", "down")
-        await seen(pilot, "↑ 2 above  ↓ 8 below")
+        await seen(pilot, "›  1  ● decode")
         await pilot.press("G")
         await seen(pilot, "↑ 10 above  ↓ 0 below")
+        await seen(pilot, "› 19  ● decode")
         await pilot.press("k", "pageup", "g")
         await seen(pilot, "↑ 0 above")
+        await seen(pilot, "›  0  ● decode")
+        await pilot.press("escape")
+        await until(pilot, lambda: "›" not in screen_text(app))
         await pilot.resize_terminal(120, 40)
         await until(pilot, lambda: "below" not in screen_text(app))
+
+
+async def test_one_who_waits_can_be_selected_and_is_followed_into_a_slot() -> None:
+    app, source = console(frames.nearly_full())
+    async with app.run_test(size=SIZE) as pilot:
+        await seen(pilot, "slots 4/4")
+        await pilot.press("k")
+        await seen(pilot, "›  2  kitchen")
+        await pilot.press("k")
+        await seen(pilot, "›  1  tablet")
+        slots = list(frames.nearly_full().slots)
+        slots[2] = frames.decoding(2, "tablet", 412, 3, request_id="w1")
+        source.give(frames.frame(slots=tuple(slots), waiting=frames.WAITING[1:]))
+        await seen(pilot, "›  2  ● decode    tablet")
+
+
+async def test_filter_and_sort() -> None:
+    app, _source = console(frames.nearly_full())
+    async with app.run_test(size=SIZE) as pilot:
+        await seen(pilot, "slots 4/4")
+        await pilot.press("slash", *"tab")
+        await seen(pilot, "filter tab_")
+        await until(pilot, lambda: "● decode" not in screen_text(app))
+        assert "tablet" in screen_text(app)
+        await pilot.press("backspace", "backspace", "backspace", *"phone", "enter")
+        await until(pilot, lambda: "decode    laptop" not in screen_text(app))
+        assert app.prompt is None
+        await pilot.press("escape")
+        await seen(pilot, "decode    laptop")
+        await pilot.press(*[">"] * 4)
+        await seen(pilot, "prmpt+out▾" if app.page.state.choice.sort == "output" else "▾")  # type: ignore[attr-defined]
+        rows = [line for line in screen_text(app).splitlines() if "● decode" in line]
+        outputs = [int(line.split("+")[1].split()[0]) for line in rows]
+        assert outputs == sorted(outputs, reverse=True)
+
+
+async def test_con_07_the_selected_request_can_be_cancelled_after_asking() -> None:
+    app, source = console(frames.steady())
+    async with app.run_test(size=SIZE) as pilot:
+        await seen(pilot, "slots 3/4")
+        await pilot.press("K")
+        await seen(pilot, "no request is selected")
+        await pilot.press("j", "K")
+        await seen(pilot, "cancel laptop?")
+        await pilot.press("n")
+        await until(pilot, lambda: app.prompt is None)
+        assert source.cancelled == []
+        await pilot.press("K", "y")
+        await seen(pilot, "laptop cancelled")
+        assert source.cancelled == ["r0"]
+        source.cancel_answer = Answer(False, message="this request has ended already")
+        await pilot.press("K", "y")
+        await seen(pilot, "laptop not cancelled: this request has ended already")
+
+
+async def test_copy_gives_the_terminal_the_request_or_the_page() -> None:
+    app, _source = console(frames.steady())
+    async with app.run_test(size=SIZE) as pilot:
+        await seen(pilot, "slots 3/4")
+        await pilot.press("y")
+        assert "KV pool" in app.clipboard
+        await pilot.press("j", "y")
+        assert app.clipboard.startswith("r0\n")
+        assert "laptop" in app.clipboard
+
+
+async def test_zoom_gives_one_part_the_whole_body_and_esc_comes_back() -> None:
+    app, _source = console(frames.nearly_full())
+    async with app.run_test(size=SIZE) as pilot:
+        await seen(pilot, "waiting 2")
+        await pilot.press("z")
+        await until(pilot, lambda: "waiting 2" not in screen_text(app))
+        assert "● decode" in screen_text(app)
+        await pilot.press("escape")
+        await seen(pilot, "waiting 2")
+
+
+async def test_the_panel_lists_all_settings_and_takes_one_in_hand() -> None:
+    app, source = console(frames.steady())
+    async with app.run_test(size=SIZE) as pilot:
+        await seen(pilot, "slots 3/4")
+        await pilot.press("o")
+        for name in LIVE_SETTINGS:
+            await seen(pilot, name)
+        await seen(pilot, "● decode")
+        await pilot.press("j", "j", "enter")
+        await seen(pilot, f"{LIVE_SETTINGS[2]} 16")
+        await pilot.press("plus")
+        await seen(pilot, f"{LIVE_SETTINGS[2]} 16→17")
+        await pilot.press("enter")
+        await until(pilot, lambda: source.changes == [({LIVE_SETTINGS[2]: 17}, 3)])
+        await pilot.press("escape")
+        await until(pilot, lambda: "─ settings" not in screen_text(app))
+
+
+async def test_the_refresh_rate_goes_down_and_round() -> None:
+    app, _source = console(frames.steady())
+    async with app.run_test(size=SIZE) as pilot:
+        await seen(pilot, "slots 3/4")
+        await pilot.press("r")
+        await seen(pilot, "drawn 2 times a second")
+        await pilot.press("r", "r")
+        await seen(pilot, "drawn every 2 s")
+        await pilot.press("r")
+        await seen(pilot, "drawn 4 times a second")
+
+
+async def test_own_keys_take_the_place_of_the_registry_s_and_bad_ones_are_said() -> None:
+    own = {"pause": "p" if "kv_tokens" not in KNOBS else "x", "load": ["f5", "L"], "nonsense": "n", "undo": "q"}
+    app, _source = console(frames.steady(), configuration=ConsoleConfiguration(keys=own))
+    async with app.run_test(size=SIZE) as pilot:
+        await seen(pilot, "slots 3/4")
+        toasts = [n.message for n in app._notifications]
+        assert any("nonsense" in toast for toast in toasts)
+        assert any("undo cannot have 'q'" in toast for toast in toasts)
+        await pilot.press("space")
+        assert "PAUSED" not in screen_text(app)
+        await pilot.press(own["pause"])  # type: ignore[arg-type]
+        await seen(pilot, "PAUSED")
 
 
 async def test_simulated_users_start_stop_and_leave_with_the_console() -> None:
@@ -165,9 +292,9 @@ async def test_help_lists_every_action_and_closes() -> None:
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen))
         await pilot.press("j", "pagedown", "escape")
-        await until(pilot, lambda: app.screen is app.live)
+        await until(pilot, lambda: app.screen is app.base)
         await pilot.press("f1", "q")
-        await until(pilot, lambda: app.screen is app.live)
+        await until(pilot, lambda: app.screen is app.base)
 
 
 async def test_the_palette_runs_actions() -> None:
@@ -200,7 +327,7 @@ async def test_leaving_a_hosted_engine_asks_and_waits_for_the_drain() -> None:
         await pilot.press("q")
         await until(pilot, lambda: isinstance(app.screen, LeaveScreen))
         await pilot.press("escape")
-        await until(pilot, lambda: app.screen is app.live)
+        await until(pilot, lambda: app.screen is app.base)
         await pilot.press("ctrl+c")
         await until(pilot, lambda: isinstance(app.screen, LeaveScreen))
         await pilot.press("s")
@@ -232,11 +359,17 @@ async def test_a_second_quit_forces() -> None:
         await until(pilot, lambda: not app.is_running)
 
 
-async def test_an_idle_hosted_engine_stops_without_a_question() -> None:
+async def test_an_idle_hosted_engine_asks_too() -> None:
     app, source = console(frames.empty(), hosted=True)
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "slots 0/4")
         await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, LeaveScreen))
+        panel = app.screen
+        assert isinstance(panel, LeaveScreen)
+        await until(pilot, lambda: any("Nobody is being served" in plain(line) for line in panel._canvas.lines))
+        assert source.shutdowns == []
+        await pilot.press("s")
         await until(pilot, lambda: source.shutdowns == [False])
         source.give(Disconnected("gone"))
         await until(pilot, lambda: not app.is_running)
@@ -248,7 +381,7 @@ async def test_an_engine_that_refuses_to_stop_keeps_the_question() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "slots 4/4")
         await pilot.press("q", "s")
-        await until(pilot, lambda: app.leaving_problem)
+        await until(pilot, lambda: app.leaving.problem)
         assert app.is_running
         panel = app.screen
         assert isinstance(panel, LeaveScreen)
@@ -257,26 +390,41 @@ async def test_an_engine_that_refuses_to_stop_keeps_the_question() -> None:
         await until(pilot, lambda: not app.is_running)
 
 
-def test_one_registry_feeds_bindings_palette_footer_and_help() -> None:
-    bound = {binding.key for binding in bindings()}
-    assert bound == {key for action in ACTIONS for key in action.keys}
-    for editing in (False, True):
-        for key in bound:
-            action = action_for(key, editing=editing)
-            assert action is None or hasattr(ConsoleApp, f"action_{action.call[0]}")
-    for mode in (("always", "browse"), ("always", "knob")):
-        keys = [key for action in ACTIONS if action.mode in mode for key in action.keys]
-        assert len(keys) == len(set(keys)), "two actions want the same key"
-    text = "\n".join(plain(line) for line in help_lines())
+async def test_one_registry_feeds_keys_palette_footer_and_help() -> None:
+    keymap = Keymap()
+    app, _source = console(frames.steady())
+    async with app.run_test(size=SIZE):
+        for action in ACTIONS:
+            pages = action.pages or tuple(PAGES)
+            assert any(callable(getattr(handler, f"action_{action.call[0]}", None)) for handler in handlers(app, pages))
+    for page in (*PAGES, "panel"):
+        for editing in (False, True):
+            keys: dict[str, str] = {}
+            for action in ACTIONS:
+                if action.mode == ("browse" if editing else "knob") or (action.pages and page not in action.pages):
+                    continue
+                for key in action.keys:
+                    met = keymap.action_for(key, editing=editing, page=page)
+                    assert met is not None
+                    assert met is action or bool(met.pages) > bool(action.pages), f"two actions want {key}"
+                    keys[key] = action.label
+            assert "q" in keys
+    text = "\n".join(plain(line) for line in help_lines(keymap))
     for action in ACTIONS:
         assert action.shown in text
         assert action.help[:40] in text
-    assert {SETTINGS[name].key for name in KNOBS} == {"s", "c", "d", "b"}
-    assert sum(len(actions) for actions in groups().values()) == len(ACTIONS)
-    footer = plain(footer_line(editing=False, cells=80))
+    assert {SETTINGS[name].key for name in KNOBS} >= {"s", "c", "d", "b"}
+    assert sum(len(actions) for actions in keymap.groups().values()) == len(ACTIONS)
+    footer = plain(keymap.footer_line(editing=False, cells=300))
     for action in ACTIONS:
-        if action.footer is not None and action.mode != "knob":
+        if action.footer is not None and action.mode != "knob" and (not action.pages or "live" in action.pages):
             assert action.label in footer
+
+
+def handlers(app: ConsoleApp, pages: tuple[str, ...]) -> list[object]:
+    """Who may be asked while one of ``pages`` is shown."""
+    made = [make_page(page, app) for page in pages if page in PAGES]
+    return [*made, *([app.panel] if "panel" in pages else []), *app.handlers()]
 
 
 async def test_the_palette_lists_the_registry() -> None:
@@ -311,8 +459,8 @@ async def test_a_tick_without_news_repaints_nothing() -> None:
         await seen(pilot, "slots 20/20")
         await pilot.pause(0.3)
         painted: list[int] = []
-        show = app.live.canvas.show
-        app.live.canvas.show = lambda lines, dimmed=0: painted.append(show(lines, dimmed=dimmed)) or 0  # type: ignore
+        show = app.base.canvas.show
+        app.base.canvas.show = lambda lines, dimmed=0: painted.append(show(lines, dimmed=dimmed)) or 0  # type: ignore
         source.give(frames.busy(1))
         await pilot.pause(0.6)
         assert sum(painted) == 0

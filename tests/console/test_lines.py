@@ -9,12 +9,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from console.screens.live import Chrome, compose_live
+from console.screens.live import ZOOMS, LiveState, compose_live
+from console.screens.page import Chrome
 from console.status import Status
 from console.store import Store
 from console.widgets import formats
 from console.widgets.cells import clean, cut, exact, left, line_width, plain, right, wrap
 from console.widgets.glyphs import gap_bars, progress, shares, sparkline, to_ascii
+from console.widgets.selection import SORTS, Choice, Cursor
 from engine.telemetry.frame import Frame, SlotInfo, WaitingInfo
 from tests.console import frames
 
@@ -84,10 +86,13 @@ def test_every_line_of_the_screen_is_exact(data: st.DataObject) -> None:
     store.apply(base.model_copy(update=changed))
     cells, rows = data.draw(st.sampled_from([(80, 24), (60, 20), (40, 15), (120, 36), (180, 50), (20, 6), (1, 1)]))
     chrome = Chrome(
-        status=Status("slots 4→8:", text, "warn"), offset=data.draw(st.integers(0, 50)),
+        status=Status("slots 4→8:", text, "warn"), users=data.draw(st.sampled_from([None, 5])),
         paused_for=data.draw(st.sampled_from([None, 12.0])), can_load=True,
     )  # fmt: skip
-    lines = compose_live(store.view, chrome, cells, rows)
+    cursor = data.draw(st.sampled_from([None, Cursor(slot=3), Cursor(request_id="w")]))
+    choice = Choice(cursor, data.draw(st.integers(0, 50)), data.draw(labels)[:64], data.draw(st.sampled_from([*SORTS])))
+    state = LiveState(choice, data.draw(st.sampled_from(ZOOMS)))
+    lines = compose_live(store.view, chrome, cells, rows, state)
     assert len(lines) == rows
     for line in lines:
         assert line_width(line) == cells

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from console.screens.live import Chrome, compose_live
+from console.screens.live import LiveState, compose_live
+from console.screens.page import Chrome
 from console.status import Status
 from console.store import Store, View
 from console.widgets.cells import plain
+from console.widgets.selection import Choice
 from engine.telemetry.frame import Frame
 from tests.console import frames
 from tests.console.helpers import GONE
@@ -20,7 +22,8 @@ def view_of(frame: Frame) -> View:
 
 
 def lines_of(frame: Frame, cells: int = 80, rows: int = 24, **chrome: object) -> list[str]:
-    return [plain(line) for line in compose_live(view_of(frame), Chrome(**chrome), cells, rows)]  # type: ignore[arg-type]
+    state = chrome.pop("state", LiveState())
+    return [plain(line) for line in compose_live(view_of(frame), Chrome(**chrome), cells, rows, state)]  # type: ignore
 
 
 def test_run_01_lowered_slots_show_as_draining() -> None:
@@ -91,7 +94,7 @@ def test_more_slots_than_rows_scroll_and_say_what_is_hidden() -> None:
     frame = frames.busy(1)
     lines = lines_of(frame)
     assert any("↑ 0 above  ↓ 10 below, 10 of them busy" in line for line in lines)
-    last = lines_of(frame, offset=999)
+    last = lines_of(frame, state=LiveState(Choice(offset=999)))
     assert any(line.startswith("  19 ") for line in last)
     assert any("↑ 10 above  ↓ 0 below" in line for line in last)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from engine.core.request import Request, StepPlan, StepResult
+from engine.core.request import Request, SamplingParams, StepPlan, StepResult, TokenLogprobs
 from engine.loop import EngineLoop
 from engine.server.bridge import Bridge
 from engine.server.context import ServedModel
@@ -41,6 +41,8 @@ class ScriptRunner:
         self.pace = 0.0005
         self.seen: list[str] = []
         """Prompts that were computed, in order of their first step."""
+        self.params: list[SamplingParams] = []
+        """How their tokens were to be chosen."""
         self._answers: dict[str, Iterator[int]] = {}
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -52,12 +54,16 @@ class ScriptRunner:
             if request.id not in self._answers:
                 self._answers[request.id] = self._answer(request)
             if row.samples:
-                result.tokens[request.id] = next(self._answers[request.id])
+                token = result.tokens[request.id] = next(self._answers[request.id])
+                if request.sampling.top_logprobs is not None:
+                    top = ((token, -0.5), *((other, -2.0) for other in range(request.sampling.top_logprobs - 1)))
+                    result.logprobs[request.id] = TokenLogprobs(-0.5, top[: request.sampling.top_logprobs])
         return result
 
     def _answer(self, request: Request) -> Iterator[int]:
         prompt = self.text.decode(request.token_ids[: request.num_prompt_tokens])
         self.seen.append(prompt)
+        self.params.append(request.sampling)
         asked = prompt.rpartition("user\n")[2].removesuffix("\nassistant\n")
         if "explode" in asked:
             raise RuntimeError(f"secret-in-exception {asked}")
@@ -102,7 +108,7 @@ class RunningServer:
                         self.engine,
                         self.bridge,
                         text=self.text,
-                        model=ServedModel(id=MODEL, created=1_700_000_000, stop_token_ids=frozenset()),
+                        model=ServedModel(id=MODEL, created=1_700_000_000, stop_token_ids=frozenset(), vocabulary=420),
                         settings=self.settings,
                         listeners=listeners,
                         on_ready=lambda _: self._ready.set(),

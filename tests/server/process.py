@@ -32,7 +32,7 @@ def main() -> int:
                 engine,
                 bridge,
                 text=text,
-                model=ServedModel(id=MODEL, created=0, stop_token_ids=frozenset()),
+                model=ServedModel(id=MODEL, created=0, stop_token_ids=frozenset(), vocabulary=420),
                 settings=settings,
                 listeners=listeners,
                 on_ready=lambda url: print(url, flush=True),

@@ -70,8 +70,14 @@ def test_half_a_surrogate_pair_is_not_text(server: RunningServer) -> None:
         ("top_k", 1.5),
         ("top_k", False),
         ("repetition_penalty", 0),
-        ("presence_penalty", 0.5),
-        ("frequency_penalty", -2),
+        ("repetition_penalty", -1.5),
+        ("repetition_penalty", 11),
+        ("presence_penalty", 2.5),
+        ("presence_penalty", True),
+        ("frequency_penalty", -2.01),
+        ("frequency_penalty", "1"),
+        ("min_p", -0.1),
+        ("min_p", 1.01),
         ("max_tokens", 0),
         ("max_tokens", -5),
         ("max_tokens", "9"),
@@ -80,7 +86,8 @@ def test_half_a_surrogate_pair_is_not_text(server: RunningServer) -> None:
         ("seed", "100"),
         ("seed", 1.0),
         ("n", 5000000),
-        ("n", 2),
+        ("n", 17),
+        ("n", 1.0),
         ("n", 0),
         ("n", True),
         ("stop", [""]),
@@ -97,13 +104,35 @@ def test_half_a_surrogate_pair_is_not_text(server: RunningServer) -> None:
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
         ("functions", [{}]),
-        ("logprobs", True),
+        ("logprobs", 1),
         ("top_logprobs", 3),
+        ("top_logprobs", 21),
+        ("top_logprobs", -1),
         ("logit_bias", {"99999999": 1}),
+        ("logit_bias", {"420": 1}),
+        ("logit_bias", {"-1": 1}),
+        ("logit_bias", {"abc": 1}),
+        ("logit_bias", {"٣": 1}),
+        ("logit_bias", {"01": 1}),
+        ("logit_bias", {"1" * 5000: 1}),
         ("logit_bias", {"1": 1e300}),
+        ("logit_bias", {"1": -100.5}),
+        ("logit_bias", {"1": "5"}),
+        ("logit_bias", {"1": True}),
+        ("logit_bias", {"1": None}),
+        ("logit_bias", {str(number): 1 for number in range(1025)}),
+        ("logit_bias", [[1, 1]]),
         ("response_format", {"type": "json_object"}),
         ("echo", True),
-        ("min_tokens", 5),
+        ("min_tokens", -1),
+        ("min_tokens", 1.5),
+        ("ignore_eos", 1),
+        ("stop_token_ids", 5),
+        ("stop_token_ids", [420]),
+        ("stop_token_ids", [-1]),
+        ("stop_token_ids", ["5"]),
+        ("stop_token_ids", [True]),
+        ("stop_token_ids", [5] * 65),
         ("guided_json", {"type": "object"}),
         ("chat_template", "{{ x }}"),
         ("chat_template_kwargs", {"enable_thinking": False}),
@@ -114,6 +143,22 @@ def test_req_04_06_07_08_10_11_17_fields_are_refused_by_name(server: RunningServ
     error = refused(server, **{field: value})
     assert error["param"] in (field, "chat_template")
     assert str(error["param"]) in error["message"]
+
+
+def test_fields_that_contradict_each_other(server: RunningServer) -> None:
+    error = refused(server, min_tokens=6, max_tokens=5)
+    assert error["param"] == "min_tokens"
+    assert "'max_tokens', which is 5" in error["message"]
+    assert "max_completion_tokens" in refused(server, min_tokens=6, max_completion_tokens=5)["message"]
+    assert refused(server, logprobs=False, top_logprobs=1)["param"] == "top_logprobs"
+
+
+@pytest.mark.parametrize("field", ["logit_bias", "min_p", "repetition_penalty", "presence_penalty"])
+def test_req_04_08_values_that_json_cannot_hold(server: RunningServer, field: str) -> None:
+    for number in ("NaN", "-Infinity", "1e999"):
+        value = f'{{"1":{number}}}' if field == "logit_bias" else number
+        body = f'{{"messages":[{{"role":"user","content":"hi"}}],"{field}":{value}}}'
+        assert server.client.post("/v1/chat/completions", content=body).status_code == 400
 
 
 def test_stream_options_include_usage_is_a_boolean(server: RunningServer) -> None:
@@ -151,6 +196,7 @@ def test_neutral_and_unknown_fields_change_nothing(server: RunningServer) -> Non
         "logit_bias": {}, "presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1.0,
         "response_format": {"type": "text"}, "echo": False, "stop": None, "seed": None, "temperature": None,
         "top_p": None, "top_k": 0, "max_tokens": None, "stream": None, "stream_options": None, "user": None,
+        "min_p": 0, "min_tokens": 0, "ignore_eos": False, "stop_token_ids": [],
         "model": None, "chat_template": None, "session_id": "x", "metadata": {"a": 1}, "parallel_tool_calls": True,
     }  # fmt: skip
     answer = server.chat("say: hello", **neutral)

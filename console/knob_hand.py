@@ -1,0 +1,98 @@
+"""The admin's hand on the knobs: what the keys do with :class:`Knobs`, and the panel that lists all settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from console.knobs import LIVE_SETTINGS, Change
+from console.widgets.cells import Line
+from console.widgets.settings_panel import settings_panel
+
+if TYPE_CHECKING:
+    from console.app import ConsoleApp
+
+
+class KnobHand:
+    """Takes a setting in hand, turns it, sends it, takes it back."""
+
+    def __init__(self, app: ConsoleApp) -> None:
+        self._app = app
+
+    def action_knob(self, name: str) -> None:
+        """Take a setting in hand."""
+        app = self._app
+        if app.store.view.frame is None or app.store.view.disconnected is not None:
+            app.say("no engine is connected, so nothing can be changed", failed=True)
+        else:
+            app.knobs.select(name, app.store.view.limits)
+
+    def action_step(self, direction: int) -> None:
+        """Turn the knob in hand."""
+        self._app.knobs.step(direction)
+
+    def action_digit(self, digit: int) -> None:
+        """Type a number."""
+        self._app.knobs.type(str(digit))
+
+    def action_erase(self) -> None:
+        """Take a digit back."""
+        self._app.knobs.erase()
+
+    def action_drop(self) -> None:
+        """Let the knob go."""
+        self._app.knobs.drop()
+
+    def action_apply(self) -> None:
+        """Send the knob's value."""
+        self._send(self._app.knobs.apply())
+
+    def action_undo(self) -> None:
+        """Take the last change back, unless someone else changed a setting since."""
+        self._send(self._app.knobs.undo())
+
+    def _send(self, order: tuple[Change, int] | None) -> None:
+        if order is not None:
+            self._app.run_worker(self._change(*order), group="commands", exit_on_error=False)
+
+    async def _change(self, change: Change, revision: int) -> None:
+        self._app.knobs.answered(await self._app.source.change({change.name: change.after}, revision))
+
+
+class SettingsPanel:
+    """All live settings over the lower part of the page. While it is open its actions go before the page's."""
+
+    def __init__(self, app: ConsoleApp) -> None:
+        self._app = app
+        self.open = False
+        self.place = 0
+        """Of the selected row."""
+
+    def action_settings(self) -> None:
+        """Open or close."""
+        self.open = not self.open
+
+    def action_close(self) -> None:
+        """Close."""
+        self.open = False
+
+    def action_move(self, rows: int) -> None:
+        """Select another setting."""
+        self.place = max(0, min(self.place + rows, len(LIVE_SETTINGS) - 1))
+
+    def action_end(self, direction: int) -> None:
+        """Select the first or the last one."""
+        self.action_move(direction * len(LIVE_SETTINGS))
+
+    def action_page(self, direction: int) -> None:
+        """As :meth:`action_end`: there is one page."""
+        self.action_end(direction)
+
+    def action_inspect(self) -> None:
+        """Take the selected setting in hand."""
+        self._app.knob_hand.action_knob(LIVE_SETTINGS[self.place])
+
+    def lines(self, cells: int) -> tuple[Line, ...]:
+        """What is drawn; empty while it is closed."""
+        if not self.open:
+            return ()
+        return tuple(settings_panel(self._app.store.view.limits, self._app.knobs.edit, self.place, cells))

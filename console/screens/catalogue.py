@@ -1,0 +1,22 @@
+"""Where each page lives. A page is imported when it is first opened, so that the start pays for Live alone."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from console.app import ConsoleApp
+    from console.screens.page import Page
+
+PAGES = {
+    "live": "console.screens.live:LivePage",
+}
+"""Name of a page, as the action ``("open", name)`` gives it, and its class."""
+
+
+def make_page(name: str, app: ConsoleApp) -> Page:
+    """The page of that name; KeyError if there is none."""
+    module, _, cls = PAGES[name].partition(":")
+    page: Page = getattr(import_module(module), cls)(app)
+    return page

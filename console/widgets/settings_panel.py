@@ -1,0 +1,44 @@
+"""The panel of all settings that change while people stream: value in force, what is allowed, what it is for."""
+
+from __future__ import annotations
+
+from console.knobs import LIVE_SETTINGS, Edit, allowed, shown
+from console.widgets.cells import UNKNOWN, Line, Span, exact, left, right
+from engine.settings import SETTINGS
+from engine.telemetry.frame import LimitInfo
+
+NAME_CELLS = 16
+VALUE_CELLS = 12
+
+
+def settings_panel(limits: LimitInfo, edit: Edit | None, place: int, cells: int) -> list[Line]:
+    """A heading and one line for each live setting; ``place`` is selected. A knob in hand shows its new value."""
+    keys: list[Span] = [("enter", "key"), (" takes one in hand  ", "label"), ("esc", "key"), (" closes", "label")]
+    lines = [exact([("─ settings ", "title"), ("  j k move  ", "label"), *keys], cells)]
+    for number, name in enumerate(LIVE_SETTINGS):
+        setting = SETTINGS[name]
+        in_hand = edit is not None and edit.name == name
+        value = edit.value if edit is not None and in_hand else getattr(limits, name, None)
+        text = shown(name, value)
+        style = "key" if in_hand else "label" if text == UNKNOWN else "value"
+        unit = "" if setting.unit == "bytes" or text == UNKNOWN else setting.unit
+        lines.append(
+            exact(
+                [
+                    (" › " if number == place else "   ", "key"),
+                    (f"{setting.key or ' '} ", "key"),
+                    (left(name, NAME_CELLS), "title" if number == place else "text"),
+                    (right(text, VALUE_CELLS), style),
+                    (" " + left(unit, 13), "label"),
+                    (_detail(name, cells - NAME_CELLS - VALUE_CELLS - 19), "label"),
+                ],
+                cells,
+            )
+        )
+    return lines
+
+
+def _detail(name: str, cells: int) -> str:
+    """What it is for and what is allowed, if there is room for both; else what it is for."""
+    help_text, range_text = SETTINGS[name].help, allowed(name)
+    return f"{help_text} ({range_text})" if len(help_text) + len(range_text) + 3 <= cells else help_text

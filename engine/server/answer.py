@@ -1,0 +1,91 @@
+"""One answer from its tokens to its text: detokenised, ended before a stop string, with its log-probabilities."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.core.request import TokenLogprobs
+from engine.text.detokenizer import Detokenizer
+from engine.text.stop import StopMatcher
+from engine.text.tokenizer import TextModel
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text of one answer that became certain; ``finish_reason`` with the last one."""
+
+    choice: int
+    """Number of the answer, from 0."""
+    text: str
+    logprobs: tuple[dict[str, Any], ...] = ()
+    """In OpenAI's shape, one entry for each token whose text begins in ``text``; empty when none are wanted."""
+    finish_reason: str | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.logprobs or self.finish_reason)
+
+
+class Answer:
+    """Answer number ``choice`` of a request.
+
+    Stop strings are looked for in the text of the tokens after the first ``min_tokens``; one of ``stop_token_ids``
+    that ends the answer is no part of its text.
+    """
+
+    def __init__(
+        self, choice: int, text: TextModel, stops: Sequence[str], min_tokens: int, stop_token_ids: frozenset[int]
+    ) -> None:
+        self.choice = choice
+        self.num_tokens = 0
+        """Output tokens read, those of a stop string and the ending token included."""
+        self.ended = False
+        self._text = text
+        self._min_tokens = min_tokens
+        self._stop_token_ids = stop_token_ids
+        self._detokenizer = Detokenizer(text)
+        self._stop = StopMatcher(stops)
+        self._length = 0  # characters of the text of all tokens
+        self._shown = 0  # of them, those given out
+        self._held: deque[tuple[int, int, TokenLogprobs]] = deque()  # where its text begins, token, log-probabilities
+
+    def read(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs], finish_reason: str | None) -> Piece:
+        """Take tokens as the engine hands them over; ``finish_reason``, with the last of them, is ``stop`` or
+        ``length``. The piece has one as soon as a stop string is complete: the rest is not to be read."""
+        text = ""
+        for index, token_id in enumerate(token_ids):
+            self.num_tokens += 1
+            if finish_reason == "stop" and index == len(token_ids) - 1 and token_id in self._stop_token_ids:
+                break
+            if logprobs:
+                self._held.append((self._length, token_id, logprobs[index]))
+            text += self._push(self._detokenizer.push(token_id))
+            if self._stop.matched:
+                return self._piece(text, "stop")
+        if finish_reason is not None:
+            text += self._push(self._detokenizer.flush())
+            if self._stop.matched:
+                return self._piece(text, "stop")
+            text += self._stop.flush()
+        return self._piece(text, finish_reason)
+
+    def _push(self, text: str) -> str:
+        self._length += len(text)
+        return text if self.num_tokens <= self._min_tokens else self._stop.push(text)
+
+    def _piece(self, text: str, finish_reason: str | None) -> Piece:
+        self._shown += len(text)
+        self.ended = finish_reason is not None
+        whole = self.ended and not self._stop.matched
+        entries = []
+        while self._held and (whole or self._held[0][0] < self._shown):
+            _, token_id, found = self._held.popleft()
+            top = [self._entry(token, logprob) for token, logprob in found.top]
+            entries.append(self._entry(token_id, found.logprob) | {"top_logprobs": top})
+        return Piece(self.choice, text, tuple(entries), finish_reason)
+
+    def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
+        exact = self._text.token_bytes(token_id)
+        return {"token": exact.decode("utf-8", errors="replace"), "bytes": list(exact), "logprob": logprob}

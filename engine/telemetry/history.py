@@ -1,0 +1,135 @@
+"""Reads what an engine recorded, also while it records. Synchronous: a console calls it in a thread."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from engine.telemetry.frame import EngineInfo, Frame, FrameEvent
+from engine.telemetry.history_file import EVENT_COLUMNS, SCHEMA_VERSION, ChunkInfo, RequestRecord, unpack
+
+LOUD = ("preempted", "rejected", "engine_fault", "failed", "setting_changed")
+"""Kinds of events that one jumps to: something was turned, or went wrong."""
+
+LONGEST_CHUNK = 60.0
+"""No chunk spans more seconds; where to look for the one that holds an instant."""
+
+
+class HistoryError(RuntimeError):
+    """There is no history, or it cannot be read. The message says which and what to do."""
+
+
+class History:
+    """One history file, opened anew for each question, so that the engine may set it aside at any time.
+
+    All times are wall clock, seconds since the epoch; ranges hold both their ends. Every method raises HistoryError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def span(self) -> tuple[float, float] | None:
+        """First and last recorded second; ``None`` when nothing is recorded yet."""
+        first, last = self._rows("SELECT min(first_time), max(last_time) FROM chunks")[0]
+        return None if first is None else (first, last)
+
+    def chunks(self, start: float, end: float) -> list[ChunkInfo]:
+        """What happened, ten seconds a row, oldest first."""
+        names = ", ".join(ChunkInfo.model_fields)
+        rows = self._rows(
+            f"SELECT {names} FROM chunks WHERE first_time >= ? AND first_time <= ? AND last_time >= ? "
+            "ORDER BY first_time",
+            start - LONGEST_CHUNK, end, start,
+        )  # fmt: skip
+        return [ChunkInfo(**dict(zip(ChunkInfo.model_fields, row, strict=True))) for row in rows]
+
+    def frames(self, start: float, end: float) -> Iterator[Frame]:
+        """The recorded frames, oldest first, unpacked as they are asked for."""
+        ids = self._rows(
+            "SELECT id FROM chunks WHERE first_time >= ? AND first_time <= ? AND last_time >= ? ORDER BY first_time",
+            start - LONGEST_CHUNK, end, start,
+        )  # fmt: skip
+        for (number,) in ids:
+            yield from (frame for frame in self._unpacked(number) if start <= frame.time <= end)
+
+    def frame_at(self, time: float) -> Frame | None:
+        """The newest frame at or before ``time``; ``None`` before the first one."""
+        rows = self._rows("SELECT id FROM chunks WHERE first_time <= ? ORDER BY first_time DESC LIMIT 1", time)
+        frames = [frame for (number,) in rows for frame in self._unpacked(number) if frame.time <= time]
+        return frames[-1] if frames else None
+
+    def step(self, time: float, direction: int) -> Frame | None:
+        """The frame after (``direction`` 1) or before (-1) ``time``; ``None`` at the end."""
+        order, edge = ("ASC", "last_time >") if direction > 0 else ("DESC", "first_time <")
+        rows = self._rows(f"SELECT id FROM chunks WHERE {edge} ? ORDER BY first_time {order} LIMIT 1", time)
+        frames = [frame for (number,) in rows for frame in self._unpacked(number)]
+        if direction > 0:
+            return next((frame for frame in frames if frame.time > time), None)
+        return next((frame for frame in reversed(frames) if frame.time < time), None)
+
+    def events(
+        self, start: float, end: float, kinds: Sequence[str] | None = None, last: int = 100_000
+    ) -> list[FrameEvent]:
+        """The events, oldest first; of more than ``last`` the newest ones."""
+        chosen, values = ("", ()) if kinds is None else (f"AND kind IN ({_marks(kinds)})", tuple(kinds))
+        rows = self._rows(
+            f"SELECT {', '.join(EVENT_COLUMNS)} FROM events WHERE time >= ? AND time <= ? "
+            f"{chosen} ORDER BY time DESC, id DESC LIMIT ?",
+            start, end, *values, last,
+        )  # fmt: skip
+        return [_event(row) for row in reversed(rows)]
+
+    def jump(self, time: float, direction: int, kinds: Sequence[str] = LOUD) -> FrameEvent | None:
+        """The next event of one of ``kinds`` after (``direction`` 1) or before (-1) ``time``."""
+        order, edge = ("ASC", ">") if direction > 0 else ("DESC", "<")
+        rows = self._rows(
+            f"SELECT {', '.join(EVENT_COLUMNS)} FROM events WHERE kind IN ({_marks(kinds)}) "
+            f"AND time {edge} ? ORDER BY time {order} LIMIT 1",
+            *kinds, time,
+        )  # fmt: skip
+        return _event(rows[0]) if rows else None
+
+    def requests(self, start: float, end: float) -> list[RequestRecord]:
+        """Requests that ended in the range, oldest first."""
+        names = ", ".join(RequestRecord.model_fields)
+        rows = self._rows(f"SELECT {names} FROM requests WHERE ended >= ? AND ended <= ? ORDER BY ended", start, end)
+        return [RequestRecord(**dict(zip(RequestRecord.model_fields, row, strict=True))) for row in rows]
+
+    def counts(self) -> dict[str, int]:
+        """How many frames, events and requests are kept."""
+        (frames,) = self._rows("SELECT coalesce(sum(frames), 0) FROM chunks")[0]
+        (events,) = self._rows("SELECT count(*) FROM events")[0]
+        (requests,) = self._rows("SELECT count(*) FROM requests")[0]
+        return {"frames": frames, "events": events, "requests": requests}
+
+    def _unpacked(self, number: int) -> list[Frame]:
+        rows = self._rows(
+            "SELECT body, engine FROM chunks JOIN boots ON boots.boot_id = chunks.boot_id WHERE chunks.id = ?", number
+        )
+        try:
+            return [f for body, engine in rows for f in unpack(body, EngineInfo.model_validate_json(engine))]
+        except ValueError as error:
+            raise HistoryError(f"{self.path} is damaged: {error}") from error
+
+    def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        if not self.path.is_file():
+            raise HistoryError(f"there is no history yet: {self.path} is written while an engine runs")
+        try:
+            with closing(sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True, timeout=5)) as database:
+                (version,) = database.execute("PRAGMA user_version").fetchone()
+                if version != SCHEMA_VERSION:
+                    raise HistoryError(f"{self.path} was written by another version of Slotdeck (format {version})")
+                return database.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise HistoryError(f"{self.path} cannot be read: {error}") from error
+
+
+def _marks(values: Sequence[str]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _event(row: tuple[Any, ...]) -> FrameEvent:
+    return FrameEvent(**dict(zip(EVENT_COLUMNS, row, strict=True)))
