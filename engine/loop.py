@@ -318,6 +318,8 @@ class EngineLoop:
         events, cursor = self.telemetry.events_since(event_cursor)
         minute, ten_minutes = self.telemetry.windows()
         generated, prompt = self.telemetry.rates()
+        host = self._host.sample(now)
+        self.telemetry.requests.see_host(host)
         frame = Frame(
             boot_id=self.boot_id,
             sequence=sequence,
@@ -338,7 +340,7 @@ class EngineLoop:
             generated_per_second=generated,
             prompt_per_second=prompt,
             recent_ttft=tuple(self.telemetry.recent_ttft),
-            host=self._host.sample(now),
+            host=host,
             events=events,
         )
         return frame, cursor

@@ -14,6 +14,9 @@ from typing import IO, Any, cast
 from console.sources.base import Answer, Disconnected, Update
 from engine.telemetry.frame import Frame
 
+LONGEST_PAUSE = 5.0
+"""Seconds; longer holes, in which nothing was recorded, are passed over."""
+
 
 def _open(path: Path, mode: str) -> IO[bytes]:
     return cast("IO[bytes]", gzip.open(path, mode) if path.suffix == ".gz" else path.open(mode))
@@ -56,7 +59,7 @@ class RecordingSource:
         before: float | None = None
         for frame in read_frames(self._frames) if isinstance(self._frames, Path) else self._frames:
             if self._speed is not None and before is not None:
-                await asyncio.sleep(max(0.0, frame.time - before) / self._speed)
+                await asyncio.sleep(min(max(0.0, frame.time - before), LONGEST_PAUSE) / self._speed)
             before = frame.time
             yield frame
         if self._ending is not None:

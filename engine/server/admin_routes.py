@@ -15,6 +15,7 @@ from engine.server.context import ServerContext
 from engine.server.errors import ApiError
 from engine.settings import SETTINGS, SettingsError
 from engine.telemetry.frame import Frame
+from engine.telemetry.request_story import tell
 
 SLOWEST_RATE, FASTEST_RATE = 0.2, 10.0
 MOST_LABELS = 256
@@ -55,6 +56,14 @@ def admin_router(context: ServerContext) -> APIRouter:
             param = next(iter(changes)) if len(changes) == 1 else None
             raise ApiError(422, str(error), param=param, code="setting_refused") from error
         return JSONResponse(limits.model_dump())
+
+    @router.get("/requests/{request_id}")
+    async def request_detail(request_id: str) -> Response:
+        current, _ = engine.frame(0, engine.telemetry.event_cursor)
+        detail = tell(engine.telemetry.requests, current, request_id)
+        if detail is None:
+            raise ApiError(404, "no such request runs, waits or ended lately", param="id", code="request_not_found")
+        return Response(detail.model_dump_json(), media_type="application/json")
 
     @router.post("/requests/{request_id}/cancel")
     async def cancel(request_id: str) -> Response:

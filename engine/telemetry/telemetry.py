@@ -12,6 +12,7 @@ from engine.core.events import Event, EventKind
 from engine.core.request import StepPlan
 from engine.telemetry.frame import CounterInfo, FrameEvent, WindowInfo
 from engine.telemetry.metrics import Metrics
+from engine.telemetry.request_log import RequestLog
 from engine.telemetry.windows import Samples, percentile
 
 log = logging.getLogger("slotdeck.engine")
@@ -47,6 +48,7 @@ class Telemetry:
         self._seconds_in_slot: deque[float] = deque(maxlen=20)
         self.recent_ttft: deque[float] = deque(maxlen=20)
         self.metrics = Metrics()
+        self.requests = RequestLog(clock, wall)
         self.on_ended: Callable[[Event, float], None] | None = None
         """Called with each request's last event and the wall clock, in the thread that ended it; must not wait."""
 
@@ -91,6 +93,8 @@ class Telemetry:
         with self._lock:
             self._events.append(FrameEvent(time=self._wall(), kind=kind, text=text, **fields))
             self.event_cursor += 1
+        if kind == "setting_changed":
+            self.requests.see_change(text)
 
     # -- from the loop --------------------------------------------------------------------------------------
 
@@ -110,11 +114,13 @@ class Telemetry:
                     self._itl.append(now, row.request.gaps[-1])
                     self.metrics.itl.observe(row.request.gaps[-1])
         self.metrics.step.observe(seconds)
+        self.requests.see_step(plan, seconds, now)
 
     def observe(self, events: Iterable[Event]) -> None:
         """Count and log what the scheduler says happened."""
         for event in events:
             self._OBSERVERS[event.kind](self, event)
+            self.requests.see_event(event)
             if self.on_ended is not None and event.kind in _ENDS:
                 self.on_ended(event, self._wall())
 
