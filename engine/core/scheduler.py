@@ -49,7 +49,7 @@ class Scheduler:
         self._in_step: frozenset[str] = frozenset()
         self.policy = POLICIES[settings.mode]
         self.tables = BlockTables(pool, settings.prefix_cache)
-        self.validate(settings)
+        self.validate(settings, pool.num_blocks)
         self.settings = settings
 
     # -- from outside, also while a step runs ------------------------------------------------------------------
@@ -102,17 +102,16 @@ class Scheduler:
             self._end(request, State.FAILED, now, events)
         return events
 
-    def validate(self, settings: LiveSettings) -> None:
-        """Raise SettingsError, naming reason and maximum, unless these settings can be honoured with this pool."""
-        if settings.context > self.pool.num_tokens:
+    @staticmethod
+    def validate(settings: LiveSettings, num_blocks: int) -> None:
+        """Raise SettingsError, naming reason and maximum, unless a pool of so many blocks can honour these settings."""
+        if settings.context > num_blocks * BLOCK_SIZE:
             raise SettingsError(
-                f"context {settings.context} is more than the whole KV pool: at most {self.pool.num_tokens} tokens, "
+                f"context {settings.context} is more than the whole KV pool: at most {num_blocks * BLOCK_SIZE} tokens, "
                 "or make the pool larger first (kv_tokens)"
             )
-        if settings.slots > self.pool.num_blocks:
-            raise SettingsError(
-                f"slots {settings.slots} is more than the KV pool has blocks: at most {self.pool.num_blocks}"
-            )
+        if settings.slots > num_blocks:
+            raise SettingsError(f"slots {settings.slots} is more than the KV pool has blocks: at most {num_blocks}")
 
     def update(self, settings: LiveSettings) -> None:
         """Put new settings in force from the next plan on. Raises SettingsError and changes nothing.
@@ -120,7 +119,7 @@ class Scheduler:
         Nobody is killed: with fewer slots admission waits, with a shorter queue those waiting stay, a new context binds
         new requests only, and a new mode takes over when what runs has ended. The pool itself: see :meth:`resize`.
         """
-        self.validate(settings)
+        self.validate(settings, self.pool.num_blocks)
         if not settings.prefix_cache:
             self.pool.drop_prefixes()
         self.tables.prefix_cache = settings.prefix_cache
