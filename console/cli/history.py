@@ -52,13 +52,19 @@ def info(context: typer.Context, as_json: Annotated[bool, typer.Option("--json",
     merge_flags(context, {}, ())
     history = open_history()
     span = history.span()
-    facts: dict[str, Any] = {"path": str(history.path), "bytes": history.path.stat().st_size} | history.counts()
+    facts: dict[str, Any] = {"path": str(history.path), "bytes": _size(history.path)} | history.counts()
     facts |= {"from": span and stamp(span[0]), "to": span and stamp(span[1])}
     if as_json:
         print(json.dumps(facts, indent=2))
         return
     for name, value in facts.items():
         print(f"{name:<9} {'–' if value is None else value}")
+
+
+def _size(path: Path) -> int:
+    """With what is not yet merged into the file."""
+    files = (path, path.with_name(path.name + "-wal"))
+    return sum(file.stat().st_size for file in files if file.exists())
 
 
 @app.command("export", epilog=EPILOG)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 PAGES = {
     "live": "console.screens.live:LivePage",
+    "history": "console.screens.history:HistoryPage",
+    "doctor": "console.screens.doctor:DoctorPage",
 }
 """Name of a page, as the action ``("open", name)`` gives it, and its class."""
 

@@ -273,7 +273,7 @@ def _context(w: Window) -> Finding | None:
         return None
     context, trained, total = w.last.limits.context, w.last.engine.trained_context, w.last.pool.total
     users = sorted({e.user for f in w.frames for e in f.events if e.kind == "too_long" and e.user})
-    evidence = [f"{refused} prompts refused: they leave no room in the context of {context}"]
+    evidence = [f"{refused} {'prompts' if refused > 1 else 'prompt'} refused: no room in the context of {context}"]
     if users:
         evidence.append(f"from {', '.join(users[:4])}" + (" and others" if len(users) > 4 else ""))
     most = min(value for value in (trained, total, (context or 0) * 2) if value)
