@@ -246,8 +246,8 @@ class EngineLoop:
         """Grow or shrink pool and tensors, in the loop's thread. All or nothing: what can fail comes first."""
         num_blocks, old = blocks_for(after.kv_tokens), self._scheduler.pool.num_blocks
         after = after.model_copy(update={"kv_tokens": num_blocks * BLOCK_SIZE})
-        self._scheduler.validate(after, num_blocks)
         if num_blocks > old:
+            self._scheduler.validate(after, num_blocks)
             try:
                 self.runner.resize(num_blocks)
             except (ValueError, MemoryError, RuntimeError) as error:
