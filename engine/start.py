@@ -126,13 +126,21 @@ def choose_limits(
             f"{chosen}{meaning} cannot hold one request of {context} tokens: "
             f"raise {SETTINGS['kv_tokens'].flag} to at least {context}, or lower {SETTINGS['context'].flag}"
         )
+    num_blocks = blocks_for(pool_tokens)
     live = LiveSettings(
         slots=slots,
         context=context,
         queue=LiveSettings().queue if settings.queue is None else settings.queue,
         budget=settings.budget or (DEFAULT_BUDGET_GPU if device == "cuda" else LiveSettings().budget),
+        kv_tokens=num_blocks * BLOCK_SIZE,
+        mode=settings.mode,
+        preemption=settings.preemption,
+        swap_space=settings.swap_space,
+        prefix_cache=settings.prefix_cache,
+        prefix_sharing=settings.prefix_sharing,
+        itl_target=settings.itl_target,
     )
-    return live, blocks_for(pool_tokens)
+    return live, num_blocks
 
 
 def _describe(settings: StartSettings, model: LoadedModel, runner: Runner, url: str) -> EngineInfo:

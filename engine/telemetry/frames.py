@@ -37,10 +37,11 @@ def look(scheduler: Scheduler, telemetry: Telemetry, bytes_per_token: int, now: 
         pool=PoolInfo(
             total=pool.num_tokens,
             live=pool.num_used * BLOCK_SIZE,
-            cached=0,
+            cached=pool.num_reclaimable * BLOCK_SIZE,
             free=pool.num_free * BLOCK_SIZE,
             block_size=BLOCK_SIZE,
             bytes_per_token=bytes_per_token,
+            swapped=scheduler.swapped_bytes,
         ),
         slots=tuple(_slot(slot, held[slot], now) if slot in held else SlotInfo(slot=slot) for slot in numbers),
         gaps={request.id: request.gaps.copy() for request in held.values()},
@@ -72,8 +73,10 @@ def _slot(slot: int, request: Request, now: float) -> SlotInfo:
     timeline = request.timeline
     state: SlotState = "decode" if request.decoding else "prefill"
     stalled = request.stalled
-    if request.state is State.PREEMPTED:
-        state = "preempted"
+    if request.state.ended:
+        state = "held"
+    elif request.state is State.PREEMPTED:
+        state = "swapped" if request.swapped_tokens else "preempted"
         stalled += now - (request.preempted_at or now)
     return SlotInfo(
         slot=slot,
@@ -92,6 +95,8 @@ def _slot(slot: int, request: Request, now: float) -> SlotInfo:
         gaps=tuple(request.gaps[-GAPS_SHOWN:]),
         preemptions=request.num_preemptions,
         recomputed_tokens=request.recomputed_tokens,
+        swapped_bytes=request.swapped_bytes,
+        cached_tokens=request.cached_tokens,
         stalled=stalled,
         blocks=len(request.block_ids),
     )

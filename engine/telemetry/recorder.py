@@ -19,8 +19,8 @@ from typing import IO, Protocol
 
 import aiosqlite
 
+from engine.core.events import Event
 from engine.core.request import State
-from engine.core.scheduler import Event
 from engine.settings import StartSettings
 from engine.telemetry.frame import EngineInfo, Frame, FrameEvent
 from engine.telemetry.history_file import (

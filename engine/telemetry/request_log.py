@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.core.events import Event
 from engine.core.request import Request, StepPlan
-from engine.core.scheduler import Event
 from engine.telemetry.frame import HostInfo
 from engine.telemetry.request_detail import ChangeInfo, ChunkInfo, RequestDetail, StallInfo
 from engine.telemetry.request_gaps import Step, explain_gaps

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from engine.core.events import Event, EventKind
 from engine.core.request import StepPlan
-from engine.core.scheduler import Event, EventKind
 from engine.telemetry.frame import CounterInfo, FrameEvent, WindowInfo
 from engine.telemetry.metrics import Metrics
 from engine.telemetry.request_log import RequestLog
 from engine.telemetry.windows import Samples, percentile
+
+log = logging.getLogger("slotdeck.engine")
 
 MINUTE = 60.0
 TEN_MINUTES = 600.0
@@ -30,7 +33,7 @@ class Telemetry:
     def __init__(self, clock: Callable[[], float], wall: Callable[[], float]) -> None:
         self._clock, self._wall = clock, wall
         self._lock = threading.Lock()
-        self._counts = dict.fromkeys(CounterInfo.model_fields, 0)
+        self._counts: dict[str, Any] = dict.fromkeys(CounterInfo.model_fields, 0)
         self._events: deque[FrameEvent] = deque(maxlen=EVENTS_KEPT)
         self.event_cursor = 0
         """Number of events ever logged; the cursor of a reader that has seen them all."""
@@ -65,9 +68,9 @@ class Telemetry:
         self._count("too_long")
         self.log("too_long", f"{user} refused: {reason}", user=user)
 
-    def count_rejected(self, user: str, reason: str) -> None:
-        """It ended as refused (503)."""
-        self._count("rejected")
+    def count_rejected(self, user: str, reason: str, count: int = 1) -> None:
+        """It (or ``count`` answers to one prompt) ended as refused (503)."""
+        self._count("rejected", count)
         self.log("rejected", f"{user} refused: {reason}", user=user)
 
     def count_cancelled_before_queue(self) -> None:
@@ -78,7 +81,10 @@ class Telemetry:
         """It ended by a fault of ours before the engine saw it."""
         self._count("failed")
 
-    def _count(self, name: str, by: int = 1) -> None:
+    def count_pool_resize(self) -> None:
+        self._count("pool_resizes")
+
+    def _count(self, name: str, by: float = 1) -> None:
         with self._lock:
             self._counts[name] += by
 
@@ -127,7 +133,10 @@ class Telemetry:
         with self._lock:
             self._wait.append(event.time, wait)
         self.metrics.queue_wait.observe(wait)
-        self._log(event, f"{event.request.user} admitted to slot {event.request.slot} after {wait:.2f} s in the queue")
+        self._count("cached_tokens", event.request.cached_tokens)
+        cached = f", {event.request.cached_tokens} tokens from the prefix cache" if event.request.cached_tokens else ""
+        slot = event.request.slot
+        self._log(event, f"{event.request.user} admitted to slot {slot} after {wait:.2f} s in the queue{cached}")
 
     def _first_token(self, event: Event) -> None:
         timeline = event.request.timeline
@@ -142,17 +151,19 @@ class Telemetry:
 
     def _preempted(self, event: Event) -> None:
         self._count("preemptions")
-        self._count("recomputed_tokens", event.tokens)
+        self._count("kv_swap_bytes", event.swapped_bytes)
         times = event.request.num_preemptions
-        self._log(
-            event,
-            f"{event.request.user} preempted, the KV pool is full: {event.tokens} tokens thrown away"
-            + (f", {times} times now" if times > 1 else ""),
-        )
+        became = "copied to host memory" if event.swapped_bytes else "thrown away"
+        text = f"{event.request.user} preempted, the KV pool is full: {event.tokens} tokens {became}"
+        self._log(event, text + (f", {times} times now" if times > 1 else ""))
+        log.info("request %s: %s", event.request.id, text)
 
     def _resumed(self, event: Event) -> None:
-        stalled = event.request.stalled
-        self._log(event, f"{event.request.user} resumed after {stalled:.2f} s: {event.tokens} tokens to compute again")
+        self._count("recomputed_tokens", event.tokens)
+        self._count("kv_swap_bytes", event.swapped_bytes)
+        self._count("stalled_seconds", event.stalled)
+        work = "its KV copied back" if event.swapped_bytes else f"{event.tokens} tokens to compute again"
+        self._log(event, f"{event.request.user} resumed after {event.stalled:.2f} s: {work}")
 
     def _finished(self, event: Event) -> None:
         request = event.request
