@@ -13,6 +13,7 @@ from typing import IO, Any, cast
 
 from console.sources.base import Answer, Disconnected, Update
 from engine.telemetry.frame import Frame
+from engine.telemetry.request_detail import RequestDetail
 
 LONGEST_PAUSE = 5.0
 """Seconds; longer holes, in which nothing was recorded, are passed over."""
@@ -73,6 +74,10 @@ class RecordingSource:
     async def cancel(self, request_id: str) -> Answer:
         """Refused: what is recorded is over."""
         return Answer(False, message="a recording cannot be changed")
+
+    async def request(self, request_id: str) -> RequestDetail | Answer:
+        """Refused: frames are recorded, not the steps of each request."""
+        return Answer(False, message="a recording does not hold what each step did to a request")
 
     async def shutdown(self, force: bool) -> Answer:
         """Refused: there is no engine."""

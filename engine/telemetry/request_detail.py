@@ -15,6 +15,12 @@ RequestState = Literal[
 Cause = Literal["preempted", "prefill", "os_swap", "slow_step", "between_steps"]
 
 
+CAUSE_LETTERS: dict[Cause, str] = {
+    "preempted": "!", "prefill": "p", "os_swap": "o", "slow_step": "s", "between_steps": "b"
+}  # fmt: skip
+"""One letter for each cause of a long gap; ``.`` stands for an ordinary gap."""
+
+
 class ChunkInfo(Part):
     """Prefill of this request in one step, or in several once a request has very many."""
 
@@ -97,8 +103,7 @@ class RequestDetail(Part):
     gaps: tuple[float, ...] = ()
     """Oldest first; at most the last 4095."""
     gap_causes: str = ""
-    """One letter for each gap: ``.`` ordinary, ``!`` preempted, ``p`` prefill, ``o`` OS swap, ``s`` slow step, ``b``
-    between steps."""
+    """One letter for each gap, of :data:`CAUSE_LETTERS` or ``.``."""
     gap_p50: float | None = None
     gap_p95: float | None = None
     long_gaps: tuple[GapInfo, ...] = ()

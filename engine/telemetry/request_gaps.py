@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from engine.telemetry.request_detail import Cause, GapInfo
+from engine.telemetry.request_detail import CAUSE_LETTERS, Cause, GapInfo
 from engine.telemetry.windows import percentile
 
 LONG = 2.0
 """A gap this many times the median of its request is long and gets a cause."""
 MOST_LONG = 12
-LETTERS: dict[Cause, str] = {"preempted": "!", "prefill": "p", "os_swap": "o", "slow_step": "s", "between_steps": "b"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ def explain_gaps(
             letters.append(".")
             continue
         cause, text = _cause(before, after, gap, stalls, request_id)
-        letters.append(LETTERS[cause])
+        letters.append(CAUSE_LETTERS[cause])
         found.append(GapInfo(at=after.ended - arrival, seconds=gap, cause=cause, text=text))
     found.sort(key=lambda info: info.seconds, reverse=True)
     return {
@@ -68,15 +67,15 @@ def _cause(
     for began, ended, lost in stalls:
         if began < after.ended and (ended is None or ended > before.ended):
             stood = (after.ended if ended is None else ended) - began
-            return "preempted", f"a preemption: {stood:.2f} s without room in the KV pool, {lost} tokens lost"
+            return "preempted", f"a preemption: {stood:.2f} s without room, {lost} tokens lost"
     prefilled = after.prefill_total - before.prefill_total
     if prefilled:
         users = sorted({user for owner, user, _ in after.prefills if owner != request_id})
         whose = f"the prompt of {' and '.join(users[:2])}" if users else "the prompts of others"
         more = f" and {len(users) - 2} more" if len(users) > 2 else ""
-        return "prefill", f"{whose}{more}: {prefilled} prompt tokens were read before its next token"
+        return "prefill", f"{whose}{more}: {prefilled} tokens read first"
     if after.seconds >= gap / 2:
         kind: Cause = "os_swap" if after.swapping else "slow_step"
         meanwhile = " while the machine swapped memory" if after.swapping else ""
-        return kind, f"one slow step of {after.seconds:.2f} s with {after.decodes} writing{meanwhile}"
+        return kind, f"one slow step with {after.decodes} writing{meanwhile}"
     return "between_steps", f"time between steps, beside a step of {after.seconds:.2f} s"

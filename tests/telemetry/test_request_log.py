@@ -78,7 +78,7 @@ def test_sch_01_a_gap_that_another_prompt_made_names_its_user() -> None:
     detail = run.detail("a")
     longest = detail.long_gaps[0]
     assert (longest.cause, longest.seconds) == ("prefill", pytest.approx(DECODE + 16 * PER_PREFILL_TOKEN))
-    assert "the prompt of user-b: 16 prompt tokens" in longest.text
+    assert "the prompt of user-b: 16 tokens read first" in longest.text
     assert detail.gap_causes.count("p") == 1
     assert "longest gap of 210 ms came from the prompt of user-b" in why(detail)
 
@@ -196,8 +196,8 @@ def test_very_many_chunks_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
                        stalls=(StallInfo(at=1, seconds=None, tokens=1),)),
          "Paused now, 4.2 s so far, because the KV pool is full: preempted 2 times, 3640 computed tokens lost."),
         (RequestDetail(request_id="a", state="decode", gap_p50=0.07, ttft=0.4, gaps=(0.07, 0.7), long_gaps=(
-            GapInfo(at=3, seconds=0.7, cause="slow_step", text="one slow step of 0.70 s with 4 writing"),)),
-         "Its longest gap of 700 ms came from one slow step of 0.70 s with 4 writing, 70 ms is usual."),
+            GapInfo(at=3, seconds=0.7, cause="slow_step", text="one slow step with 4 writing"),)),
+         "Its longest gap of 700 ms came from one slow step with 4 writing, 70 ms is usual."),
         (RequestDetail(request_id="a", state="failed", failure="NaN logits"), "Failed: NaN logits."),
     ],
 )  # fmt: skip
