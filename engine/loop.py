@@ -15,18 +15,19 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pydantic import ValidationError
 
 from engine.core.block_pool import BlockPool, blocks_for
-from engine.core.events import Event, EventKind, QueueFullError
-from engine.core.request import Request, StepPlan, StepResult, TokenLogprobs
+from engine.core.events import Event, QueueFullError
+from engine.core.request import Request, StepPlan, StepResult
 from engine.core.scheduler import Scheduler
+from engine.outputs import Deliver, Output, end_of, outputs_of
 from engine.settings import BLOCK_SIZE, SETTINGS, LiveSettings, SettingsError, explain
 from engine.telemetry.frame import EngineInfo, Frame, LimitInfo
-from engine.telemetry.frames import look, with_percentiles
+from engine.telemetry.frames import estimates, look, with_percentiles
 from engine.telemetry.host import HostProbe
 from engine.telemetry.telemetry import Telemetry
 
@@ -63,29 +64,6 @@ class StepRunner(Protocol):
     def move(self, pairs: Sequence[tuple[int, int]]) -> None: ...
 
     def forget_swapped(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """What one step (or an end) means for one request's client."""
-
-    request_id: str
-    token_ids: list[int]
-    time: float
-    """Monotonic stamp of the step's end, seconds."""
-    finish_reason: str | None = None
-    """``stop``, ``length`` or ``cancelled`` when the request has ended without a failure."""
-    error: str | None = None
-    """Why the request failed, as a sentence for its client."""
-    unserved: bool = False
-    """It failed before anything was computed for it, so that trying again later or elsewhere repeats nothing."""
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    """One for each of ``token_ids`` when the request asks for them, else empty."""
-    cached_tokens: int = 0
-    """Prompt tokens that the prefix cache saved from being computed."""
-
-
-Deliver = Callable[[list[Output]], None]
 
 
 @dataclass
@@ -313,8 +291,9 @@ class EngineLoop:
         """The whole picture now, with the events after ``event_cursor``; and the new cursor."""
         now = self.clock()
         health, reason = self.health()
+        pace = self.telemetry.pace()
         with self._lock:
-            seen = look(self._scheduler, self.telemetry, self.bytes_per_token, now)
+            seen = look(self._scheduler, pace, self.bytes_per_token, now)
             limits = self._limit_info()
         events, cursor = self.telemetry.events_since(event_cursor)
         minute, ten_minutes = self.telemetry.windows()
@@ -345,6 +324,13 @@ class EngineLoop:
             events=events,
         )
         return frame, cursor
+
+    def estimated_wait(self) -> float | None:
+        """Seconds until somebody who came now would likely get a slot; ``None`` before anything has finished."""
+        pace = self.telemetry.pace()
+        with self._lock:
+            waits = estimates(self._scheduler, pace)
+        return waits[-1] if waits else None
 
     def metrics_text(self) -> bytes:
         """The ``/metrics`` page."""
@@ -382,7 +368,7 @@ class EngineLoop:
             now = self.clock()
             before = {row.request.id: row.request.num_output_tokens for row in plan.rows if row.samples}
             events = self._scheduler.commit(plan, result, now)
-            outputs = self._outputs(plan, result, before, events, now)
+            outputs = outputs_of(plan, result, before, events, now)
             self.telemetry.observe_step(plan, now - started, now, sum(len(output.token_ids) for output in outputs))
             self._scheduler.cost.observe(
                 plan.num_decodes, plan.num_prefill_tokens, sum(row.start for row in plan.rows), now - started
@@ -408,24 +394,9 @@ class EngineLoop:
             self.telemetry.observe(events)
         self._hand_over(events)
 
-    def _outputs(
-        self, plan: StepPlan, result: StepResult, before: dict[str, int], events: list[Event], now: float
-    ) -> list[Output]:
-        ends = {event.request.id: end for event in events if (end := _end_of(event)) is not None}
-        outputs = []
-        for row in plan.rows:
-            request = row.request
-            tokens = request.output_token_ids[before[request.id] :] if row.samples else []
-            logprobs = [result.logprobs[request.id]] if tokens and request.id in result.logprobs else []
-            if request.id in ends:
-                outputs.append(replace(ends[request.id], token_ids=tokens, logprobs=logprobs))
-            elif tokens:
-                outputs.append(Output(request.id, tokens, now, logprobs=logprobs, cached_tokens=request.cached_tokens))
-        return outputs
-
     def _hand_over(self, events: list[Event]) -> None:
         """Tell the clients of requests that ended outside a step."""
-        outputs = [end for event in events if (end := _end_of(event)) is not None]
+        outputs = [end for event in events if (end := end_of(event)) is not None]
         if outputs:
             self.deliver(outputs)
 
@@ -463,17 +434,3 @@ def _execute(command: Callable[[], None], done: Future[None]) -> None:
         done.set_exception(error)
     else:
         done.set_result(None)
-
-
-def _end_of(event: Event) -> Output | None:
-    """What an event that ends a request means for its client, without tokens; ``None`` for other events."""
-    request = event.request
-    end = Output(request.id, [], event.time, cached_tokens=request.cached_tokens)
-    if event.kind is EventKind.FINISHED:
-        return replace(end, finish_reason=request.finish_reason.value if request.finish_reason else "stop")
-    if event.kind is EventKind.CANCELLED:
-        return replace(end, finish_reason="cancelled")
-    if event.kind is EventKind.FAILED:
-        error = request.failure or "the request failed"
-        return replace(end, error=error, unserved=request.timeline.scheduled is None)
-    return None

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from engine.core.request import Request, State
 from engine.core.scheduler import Scheduler
 from engine.settings import BLOCK_SIZE
+from engine.telemetry.estimate import Pace, Running, wait_estimates
 from engine.telemetry.frame import PoolInfo, SlotInfo, SlotState, WaitingInfo
-from engine.telemetry.telemetry import Telemetry
 from engine.telemetry.windows import percentile
 
 GAPS_SHOWN = 24
@@ -28,10 +28,11 @@ class Look:
     waiting_count: int
 
 
-def look(scheduler: Scheduler, telemetry: Telemetry, bytes_per_token: int, now: float) -> Look:
+def look(scheduler: Scheduler, pace: Pace, bytes_per_token: int, now: float) -> Look:
     """Copy the scheduler's state at ``now`` (monotonic seconds)."""
     pool, slots_in_force = scheduler.pool, scheduler.settings.slots
     held = {request.slot: request for request in scheduler.admitted()}
+    waits = estimates(scheduler, pace)
     numbers = sorted(set(range(slots_in_force)) | {slot for slot in held if slot is not None})
     return Look(
         pool=PoolInfo(
@@ -51,14 +52,27 @@ def look(scheduler: Scheduler, telemetry: Telemetry, bytes_per_token: int, now: 
                 user=request.user,
                 prompt_tokens=request.num_prompt_tokens,
                 waited=now - request.timeline.queued,
-                estimate=telemetry.wait_estimate(position, slots_in_force),
+                estimate=estimate,
             )
-            for position, request in enumerate(scheduler.waiting, start=1)
-            if position <= WAITING_SHOWN
+            for request, estimate in zip(scheduler.waiting, waits, strict=False)
         ),
         running=len(scheduler.running),
         waiting_count=len(scheduler.waiting),
     )
+
+
+def estimates(scheduler: Scheduler, pace: Pace) -> list[float | None]:
+    """Of the first waiting requests, in queue order; see :func:`engine.telemetry.estimate.wait_estimates`."""
+    slots = scheduler.policy.slots(scheduler.settings.slots)
+    running = [
+        Running(
+            prefill_left=request.num_tokens - request.num_computed_tokens,
+            output=request.num_output_tokens,
+            most_output=request.sampling.max_tokens,
+        )
+        for request in (*scheduler.running, *scheduler.preempted)
+    ]
+    return wait_estimates(running, min(len(scheduler.waiting), WAITING_SHOWN), slots, pace)
 
 
 def with_percentiles(seen: Look) -> tuple[SlotInfo, ...]:

@@ -11,7 +11,8 @@ import pytest
 
 from engine.core.events import QueueFullError
 from engine.core.request import Request, SamplingParams, StepPlan, StepResult, Timeline
-from engine.loop import EngineLoop, EngineUnavailableError, Output, RevisionConflictError
+from engine.loop import EngineLoop, EngineUnavailableError, RevisionConflictError
+from engine.outputs import Output
 from engine.settings import LiveSettings, SettingsError
 from engine.telemetry.frame import EngineInfo
 from tests.model_free import NoTensors
