@@ -34,7 +34,7 @@ from engine.telemetry.history_file import (
     summarise,
 )
 from engine.telemetry.telemetry import Telemetry
-from engine.telemetry.windows import percentile
+from engine.telemetry.windows import percentiles
 
 log = logging.getLogger("slotdeck.history")
 
@@ -316,6 +316,7 @@ def thinned(events: Iterable[FrameEvent], now: float, missed: int = 0) -> tuple[
 
 def _record(event: Event, wall: float, boot_id: str) -> RequestRecord:
     request, timeline = event.request, event.request.timeline
+    itl_p50, itl_p95, itl_max = percentiles(request.gaps, 50, 95, 100)
     outcome = {State.FINISHED: "finished", State.CANCELLED: "cancelled"}.get(request.state, "failed")
     return RequestRecord(
         boot_id=boot_id,
@@ -334,9 +335,9 @@ def _record(event: Event, wall: float, boot_id: str) -> RequestRecord:
         prefill=timeline.prefill,
         ttft=timeline.ttft,
         duration=event.time - timeline.arrival,
-        itl_p50=percentile(request.gaps, 50),
-        itl_p95=percentile(request.gaps, 95),
-        itl_max=percentile(request.gaps, 100),
+        itl_p50=itl_p50,
+        itl_p95=itl_p95,
+        itl_max=itl_max,
         preemptions=request.num_preemptions,
         recomputed_tokens=request.recomputed_tokens,
         stalled=request.stalled,
