@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -314,3 +317,26 @@ async def test_a_fault_of_the_recorder_itself_never_leaves_it(tmp_path: Path, mo
 def test_no_history_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match="no history yet"):
         History(tmp_path / "history.db").span()
+
+
+def test_a_killed_engine_loses_nothing_that_was_written(tmp_path: Path) -> None:
+    code = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from tests.telemetry.test_recorder import Recording
+
+async def main():
+    recording = Recording(Path(sys.argv[1]))
+    await recording.recorder.open()
+    await recording.serve("a")
+    for _ in range(5):
+        await recording.write(2)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+    path = tmp_path / "history.db"
+    killed = subprocess.run([sys.executable, "-c", code, str(path)], check=False, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    assert History(path).counts()["frames"] == 10
+    assert [record.request_id for record in History(path).requests(0, FOREVER)] == ["a"]

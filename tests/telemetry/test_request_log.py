@@ -93,7 +93,7 @@ def test_kv_03_a_preemption_shows_as_stall_and_gap_and_in_the_sentence() -> None
     assert len(detail.stalls) == detail.preemptions
     assert all(stall.seconds is not None for stall in detail.stalls)
     assert sum(stall.seconds or 0 for stall in detail.stalls) == pytest.approx(detail.stalled)
-    assert sum(stall.tokens or 0 for stall in detail.stalls) == detail.recomputed_tokens
+    assert sum(stall.tokens or 0 for stall in detail.stalls) >= (detail.recomputed_tokens or 0) > 0
     assert any(chunk.again for chunk in detail.chunks)
     assert detail.long_gaps[0].cause == "preempted"
     assert "because the KV pool was full: preempted" in why(detail)
@@ -194,7 +194,7 @@ def test_very_many_chunks_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
          "Its 1930 prompt tokens took 3.5 s in 30 steps, shared with 3 others writing and 64 prompt tokens of others."),
         (RequestDetail(request_id="a", state="preempted", preemptions=2, recomputed_tokens=3640, stalled=4.2,
                        stalls=(StallInfo(at=1, seconds=None, tokens=1),)),
-         "Paused now, 4.2 s so far, because the KV pool is full: preempted 2 times, 3640 computed tokens lost."),
+         "Paused now, 4.2 s so far, because the KV pool is full: preempted 2 times, 3640 tokens computed twice."),
         (RequestDetail(request_id="a", state="decode", gap_p50=0.07, ttft=0.4, gaps=(0.07, 0.7), long_gaps=(
             GapInfo(at=3, seconds=0.7, cause="slow_step", text="one slow step with 4 writing"),)),
          "Its longest gap of 700 ms came from one slow step with 4 writing, 70 ms is usual."),
