@@ -102,6 +102,8 @@ ACTIONS: tuple[Action, ...] = (
     Action(("day", 1), ("right_curly_bracket",), "}", "day on", "a day on", "History", "browse", 8, ("history",)),
     Action(("span", None), ("z",), "z", "span", "the strip below shows ten minutes, an hour or a day",
            "History", "browse", 26, ("history",)),
+    Action(("export", None), ("e",), "e", "export", "write ten minutes around this as a file for `slotdeck replay`",
+           "History", "browse", 27, ("history",)),
     Action(("open", "live"), ("1",), "1", "live", "the Live screen", "Screens", "browse"),
     Action(("open", "history"), ("4",), "4", "history", "the Live screen as it was, any second of it; space plays",
            "Screens", "browse", 46),

@@ -7,16 +7,19 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from console.screens.live import live_body
 from console.screens.page import Chrome, Page, framed
+from console.sources.recording import write_frames
 from console.store import LogEntry, View
 from console.widgets import formats
 from console.widgets.cells import Line, blank, clean, exact, wrap
 from console.widgets.engine_lines import grid_lines, title_line
 from console.widgets.timeline import ROWS as STRIP_ROWS
 from console.widgets.timeline import timeline_lines
+from engine.settings import state_folder
 from engine.telemetry.frame import Frame, FrameEvent
 from engine.telemetry.history import LOUD, History, HistoryError
 from engine.telemetry.history_file import ChunkInfo, history_path
@@ -30,6 +33,8 @@ LOOK_BACK = 900.0
 """Seconds of events before the instant that the log shows."""
 EVENTS_SHOWN = 100
 LEAP = 60.0
+EXPORTED = 600.0
+"""Seconds around the instant that are written to a file."""
 HOUR, DAY = 3600.0, 86_400.0
 TALL = 22
 """Rows from which there is room for the strip."""
@@ -174,6 +179,21 @@ class HistoryPage(Page):
         self.seconds = SPANS[(SPANS.index(self.seconds) + 1) % len(SPANS)]
         self._look(lambda history, at: _known(history.frame_at(at), at), "nothing is recorded here")
 
+    def action_export(self) -> None:
+        """Write the ten minutes around this instant as a file that `slotdeck replay` shows."""
+        if self.then is not None:
+            self.app.run_worker(self._export(self.then.at), group="history-export", exit_on_error=False)
+
+    async def _export(self, at: float) -> None:
+        name = time.strftime("slotdeck-%Y%m%d-%H%M%S.ndjson.gz", time.localtime(at))
+        path = state_folder() / "exports" / name
+        try:
+            count = await asyncio.to_thread(_write, path, at)
+        except (HistoryError, OSError) as error:
+            self.app.say(f"not exported: {error}", failed=True)
+        else:
+            self.app.say(f"{count} frames written to {path}")
+
     def action_pause(self) -> None:
         """Play from here at the pace of then, or stop."""
         self.playing = not self.playing
@@ -258,6 +278,11 @@ class HistoryPage(Page):
         events = history.events(place.at - LOOK_BACK, place.frame.time, last=EVENTS_SHOWN)
         entries = tuple(LogEntry(event.time, event.kind, event.text) for event in events)
         return Then(place.at, View(frame=place.frame, events=entries), place.note, start, chunks, marks)
+
+
+def _write(path: Path, at: float) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write_frames(path, History(history_path()).frames(at - EXPORTED / 2, at + EXPORTED / 2))
 
 
 def _known(frame: Frame | None, at: float) -> _Place | None:

@@ -11,7 +11,8 @@ from textual.pilot import Pilot
 
 from console.app import ConsoleApp
 from console.screens.history import HistoryPage
-from console.sources.recording import RecordingSource
+from console.sources.recording import RecordingSource, read_frames
+from engine.settings import state_folder
 from engine.telemetry.frame import Frame
 from engine.telemetry.history_file import history_path
 from engine.telemetry.recorder import Recorder
@@ -114,6 +115,18 @@ async def test_steps_jumps_days_and_ends() -> None:
         await at(pilot, DAY + 59)
         await pilot.press("escape")
         await until(pilot, lambda: "HISTORY" not in screen_text(app))
+
+
+async def test_an_exported_piece_is_a_recording() -> None:
+    await record(evening())
+    app, _source = console(frames.steady())
+    async with app.run_test(size=(160, 30)) as pilot:
+        await pilot.press("4")
+        await at(pilot, DAY + 59)
+        await pilot.press("e")
+        await seen(pilot, "20 frames written to")
+    (path,) = (state_folder() / "exports").iterdir()
+    assert [frame.sequence for frame in read_frames(path)] == list(range(40, 60))
 
 
 async def test_it_plays_until_the_page_is_left() -> None:
