@@ -79,7 +79,7 @@ class Recorder:
         self._engine = engine
         self._days = days
         self._bytes = megabytes * MEGABYTE
-        self._notes = engine.info.notes
+        self._note: str | None = None
         self._cursor = 0
         self._sequence = 0
         self._now = 0.0
@@ -284,7 +284,9 @@ class Recorder:
     def _tell(self, text: str, *, lasting: bool = True) -> None:
         """An event for those who watch now, and a note for those who come later."""
         self._engine.telemetry.log("note", text)
-        notes = (*self._notes, text) if lasting else self._notes
+        others = tuple(note for note in self._engine.info.notes if note != self._note)
+        self._note = text if lasting else None
+        notes = (*others, text) if lasting else others
         self._engine.info = self._engine.info.model_copy(update={"notes": notes})
 
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+import pexpect
 import pytest
 from typer.testing import CliRunner
 
@@ -49,6 +50,19 @@ def test_frames_come_until_the_reader_has_enough(server: RunningServer) -> None:
         assert process.wait(20) == 0
         assert process.stderr.read() == ""
     assert sequences == [1, 2, 3]
+
+
+def test_on_a_terminal_it_goes_on_until_ctrl_c(server: RunningServer) -> None:
+    code = "from console.cli.main import run; run()"
+    command = ["-c", code, "top", "--every", "0.1", "--socket", str(server.settings.socket)]
+    with pexpect.spawn(sys.executable, command, encoding="utf-8", timeout=20, dimensions=(24, 80)) as terminal:
+        for _ in range(3):
+            terminal.expect("slots 0/4")
+        terminal.sendintr()
+        terminal.expect(pexpect.EOF)
+        terminal.wait()
+        assert "Traceback" not in (terminal.before or "")
+        assert terminal.exitstatus == 0
 
 
 @pytest.mark.parametrize(
