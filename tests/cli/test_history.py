@@ -54,17 +54,17 @@ async def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for _ in range(10):
             recorder.look()
         await recorder.write()
-    assert recorder._database is not None
+    assert recorder._writer._database is not None
     record = RequestRecord(
         boot_id="boot-1", request_id="r1", user="=1+1", ended=made.START + 3, outcome="finished", ttft=0.5
     )
     names = list(RequestRecord.model_fields)
-    await recorder._database.execute(
+    await recorder._writer._database.execute(
         f"INSERT INTO requests ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})",
         list(record.model_dump().values()),
     )
-    await recorder._database.commit()
-    await recorder._close()
+    await recorder._writer._database.commit()
+    await recorder.close()
     return history_path()
 
 

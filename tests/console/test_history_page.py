@@ -58,7 +58,7 @@ async def record(seconds: list[Frame]) -> None:
         for _ in range(10):
             recorder.look()
         await recorder.write()
-    await recorder._close()
+    await recorder.close()
 
 
 def page(app: ConsoleApp) -> HistoryPage:
