@@ -177,6 +177,11 @@ class ConsoleApp(App[int], inherit_bindings=False):
             self.screen.refresh_text()
 
     @property
+    def paused(self) -> bool:
+        """The view is frozen."""
+        return self._paused is not None
+
+    @property
     def shown_view(self) -> View:
         """The newest view, or while paused the one of then, with what became of the connection since."""
         newest = self.store.view

@@ -19,6 +19,7 @@ LIVE = "live"
 _SHOWN = {
     "question_mark": "?", "colon": ":", "slash": "/", "plus": "+", "minus": "-", "space": "space", "escape": "esc",
     "less_than_sign": "<", "greater_than_sign": ">", "left_square_bracket": "[", "right_square_bracket": "]",
+    "left_curly_bracket": "{", "right_curly_bracket": "}",
     "full_stop": ".", "comma": ",", "equals_sign": "=", "underscore": "_", "semicolon": ";",
     "up": "↑", "down": "↓", "left": "←", "right": "→", "pageup": "PgUp", "pagedown": "PgDn",
 }  # fmt: skip

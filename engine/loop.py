@@ -13,18 +13,21 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from engine.core.block_pool import BlockPool
-from engine.core.request import Request, StepPlan, StepResult, TokenLogprobs
-from engine.core.scheduler import Event, EventKind, QueueFullError, Scheduler
-from engine.settings import SETTINGS, LiveSettings, SettingsError, explain
+from engine.core.block_pool import BlockPool, blocks_for
+from engine.core.events import Event, QueueFullError
+from engine.core.request import Request, StepPlan, StepResult
+from engine.core.scheduler import Scheduler
+from engine.outputs import Deliver, Output, end_of, outputs_of
+from engine.settings import BLOCK_SIZE, SETTINGS, LiveSettings, SettingsError, explain
 from engine.telemetry.frame import EngineInfo, Frame, LimitInfo
-from engine.telemetry.frames import look, with_percentiles
+from engine.telemetry.frames import estimates, look, with_percentiles
 from engine.telemetry.host import HostProbe
 from engine.telemetry.telemetry import Telemetry
 
@@ -46,30 +49,21 @@ class RevisionConflictError(RuntimeError):
 
 
 class StepRunner(Protocol):
-    """What computes a plan; ``engine.model.runner.Runner`` in the product, a model-free one in tests."""
+    """What computes plans and holds the tensors; ``engine.model.runner.Runner``, or a model-free one in tests.
+
+    Called by the loop's thread only, between steps but for ``run``.
+    """
+
+    @property
+    def block_bytes(self) -> int: ...
 
     def run(self, plan: StepPlan) -> StepResult: ...
 
+    def resize(self, num_blocks: int) -> None: ...
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """What one step (or an end) means for one request's client."""
+    def move(self, pairs: Sequence[tuple[int, int]]) -> None: ...
 
-    request_id: str
-    token_ids: list[int]
-    time: float
-    """Monotonic stamp of the step's end, seconds."""
-    finish_reason: str | None = None
-    """``stop``, ``length`` or ``cancelled`` when the request has ended without a failure."""
-    error: str | None = None
-    """Why the request failed, as a sentence for its client."""
-    unserved: bool = False
-    """It failed before anything was computed for it, so that trying again later or elsewhere repeats nothing."""
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    """One for each of ``token_ids`` when the request asks for them, else empty."""
-
-
-Deliver = Callable[[list[Output]], None]
+    def forget_swapped(self) -> None: ...
 
 
 @dataclass
@@ -94,7 +88,8 @@ class EngineLoop:
         self.telemetry = Telemetry(self.clock, self.wall)
         self.boot_id = uuid.uuid4().hex
         self.revision = 0
-        self._scheduler = Scheduler(self.settings, BlockPool(self.num_blocks))
+        self._scheduler = Scheduler(self.settings, BlockPool(self.num_blocks), self.runner.block_bytes)
+        self._commands: list[tuple[Callable[[], None], Future[None]]] = []
         self._host = HostProbe(self.info.device or "cpu")
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
@@ -137,17 +132,20 @@ class EngineLoop:
 
     # -- requests --------------------------------------------------------------------------------------------
 
-    def submit(self, request: Request) -> None:
-        """Queue a request. Raises QueueFullError, RequestTooLargeError or EngineUnavailableError at once."""
+    def submit(self, *requests: Request) -> None:
+        """Queue a request, or several answers to one prompt (all or none; the first one computes the prompt).
+
+        Raises QueueFullError, RequestTooLargeError or EngineUnavailableError at once.
+        """
         with self._lock:
             if self._fault is not None:
                 raise EngineUnavailableError(f"the engine has stopped: {self._fault}")
             if self._draining or self._stopping.is_set():
                 raise EngineUnavailableError("the server is shutting down, try again later")
             try:
-                self._scheduler.add(request)
+                self._scheduler.add(*requests)
             except QueueFullError as error:
-                self.telemetry.count_rejected(request.user, str(error))
+                self.telemetry.count_rejected(requests[0].user, str(error), len(requests))
                 raise
             self._work.notify_all()
 
@@ -187,14 +185,29 @@ class EngineLoop:
     def change(self, changes: dict[str, Any], *, revision: int | None, source: str) -> LimitInfo:
         """Apply all of ``changes`` or none, between two steps. ``revision``: the one they were decided on.
 
-        Raises SettingsError with reason and maximum, RevisionConflictError when ``revision`` is not in force.
+        Returns at once, but for a change of the pool's size, which waits for the step that runs. Raises SettingsError
+        with reason and maximum, RevisionConflictError when ``revision`` is not in force.
         """
+        if "kv_tokens" in changes and self._thread.is_alive():
+            done: Future[None] = Future()
+            limits: list[LimitInfo] = []
+            with self._lock:
+                self._commands.append((lambda: limits.append(self._change(changes, revision, source)), done))
+                self._work.notify_all()
+            done.result(timeout=self.step_timeout)
+            return limits[0]
+        return self._change(changes, revision, source)
+
+    def _change(self, changes: dict[str, Any], revision: int | None, source: str) -> LimitInfo:
+        events: list[Event] = []
         with self._lock:
             if revision is not None and revision != self.revision:
                 raise RevisionConflictError(self.revision)
             before = self._scheduler.settings
-            self._scheduler.update(self._checked(changes))
-            after = self._scheduler.settings
+            after = self._checked(changes)
+            if after.kv_tokens != before.kv_tokens:
+                after = self._resize_pool(before, after, events)
+            self._scheduler.update(after)
             changed = [name for name in changes if getattr(before, name) != getattr(after, name)]
             if changed:
                 self.revision += 1
@@ -203,8 +216,34 @@ class EngineLoop:
                     "setting_changed", f"{name} {getattr(before, name)} → {getattr(after, name)} by {source}"
                 )
                 log.info("%s %s -> %s by %s", name, getattr(before, name), getattr(after, name), source)
+            self.telemetry.observe(events)
             self._work.notify_all()
             return self._limit_info()
+
+    def _resize_pool(self, before: LiveSettings, after: LiveSettings, events: list[Event]) -> LiveSettings:
+        """Grow or shrink pool and tensors, in the loop's thread. All or nothing: what can fail comes first."""
+        num_blocks, old = blocks_for(after.kv_tokens), self._scheduler.pool.num_blocks
+        after = after.model_copy(update={"kv_tokens": num_blocks * BLOCK_SIZE})
+        if num_blocks > old:
+            self._scheduler.validate(after, num_blocks)
+            try:
+                self.runner.resize(num_blocks)
+            except (ValueError, MemoryError, RuntimeError) as error:
+                raise SettingsError(str(error)) from error
+            self._scheduler.resize(num_blocks, self.clock())
+        elif num_blocks < old:
+            shorter = after.model_copy(update={"kv_tokens": before.kv_tokens})
+            self._scheduler.update(shorter)  # a smaller context or fewer slots may be what makes it possible
+            try:
+                moves, happened = self._scheduler.resize(num_blocks, self.clock())
+            except SettingsError:
+                self._scheduler.update(before)
+                raise
+            events += happened
+            self.runner.move(list(moves.items()))
+            self.runner.resize(num_blocks)
+        self.telemetry.count_pool_resize()
+        return after
 
     def _checked(self, changes: dict[str, Any]) -> LiveSettings:
         for name in changes:
@@ -222,7 +261,16 @@ class EngineLoop:
         return settings
 
     def _limit_info(self) -> LimitInfo:
-        return LimitInfo(revision=self.revision, mode="continuous", **self._scheduler.settings.model_dump())
+        scheduler, settings = self._scheduler, self._scheduler.settings
+        mode = scheduler.policy.name
+        return LimitInfo(
+            **settings.model_dump(exclude={"mode"}),
+            revision=self.revision,
+            mode=mode,
+            next_mode=None if settings.mode == mode else settings.mode,
+            budget_in_force=scheduler.budget_in_force,
+            itl_unreachable=scheduler.itl_unreachable,
+        )
 
     # -- what it tells ---------------------------------------------------------------------------------------
 
@@ -243,12 +291,15 @@ class EngineLoop:
         """The whole picture now, with the events after ``event_cursor``; and the new cursor."""
         now = self.clock()
         health, reason = self.health()
+        pace = self.telemetry.pace()
         with self._lock:
-            seen = look(self._scheduler, self.telemetry, self.bytes_per_token, now)
+            seen = look(self._scheduler, pace, self.bytes_per_token, now)
             limits = self._limit_info()
         events, cursor = self.telemetry.events_since(event_cursor)
         minute, ten_minutes = self.telemetry.windows()
         generated, prompt = self.telemetry.rates()
+        host = self._host.sample(now)
+        self.telemetry.requests.see_host(host)
         frame = Frame(
             boot_id=self.boot_id,
             sequence=sequence,
@@ -269,10 +320,17 @@ class EngineLoop:
             generated_per_second=generated,
             prompt_per_second=prompt,
             recent_ttft=tuple(self.telemetry.recent_ttft),
-            host=self._host.sample(now),
+            host=host,
             events=events,
         )
         return frame, cursor
+
+    def estimated_wait(self) -> float | None:
+        """Seconds until somebody who came now would likely get a slot; ``None`` before anything has finished."""
+        pace = self.telemetry.pace()
+        with self._lock:
+            waits = estimates(self._scheduler, pace)
+        return waits[-1] if waits else None
 
     def metrics_text(self) -> bytes:
         """The ``/metrics`` page."""
@@ -283,10 +341,16 @@ class EngineLoop:
     def _run(self) -> None:
         while not self._stopping.is_set() and self._fault is None:
             with self._work:
-                while not self._scheduler.has_work and not self._stopping.is_set():
+                while not (self._scheduler.has_work or self._commands or self._stopping.is_set()):
                     self._work.wait()
+                commands, self._commands = self._commands, []
+            for command, done in commands:
+                _execute(command, done)
+            with self._lock:
                 if self._stopping.is_set():
                     return
+                if not self._scheduler.has_work:
+                    continue
                 plan, events = self._scheduler.plan(self.clock())
                 self.telemetry.observe(events)
             self._step(plan)
@@ -304,8 +368,11 @@ class EngineLoop:
             now = self.clock()
             before = {row.request.id: row.request.num_output_tokens for row in plan.rows if row.samples}
             events = self._scheduler.commit(plan, result, now)
-            outputs = self._outputs(plan, result, before, events, now)
+            outputs = outputs_of(plan, result, before, events, now)
             self.telemetry.observe_step(plan, now - started, now, sum(len(output.token_ids) for output in outputs))
+            self._scheduler.cost.observe(
+                plan.num_decodes, plan.num_prefill_tokens, sum(row.start for row in plan.rows), now - started
+            )
             self.telemetry.observe(events)
         self._faults_in_a_row = 0
         self.deliver(outputs)
@@ -314,6 +381,7 @@ class EngineLoop:
         self._faults_in_a_row += 1
         name = type(error).__name__
         log.exception("step %d failed: %s", self.telemetry.counters().steps, name)
+        self.runner.forget_swapped()
         with self._lock:
             now = self.clock()
             events = self._scheduler.fail_step(plan, f"the engine failed in a step ({name}), try again", now)
@@ -326,24 +394,9 @@ class EngineLoop:
             self.telemetry.observe(events)
         self._hand_over(events)
 
-    def _outputs(
-        self, plan: StepPlan, result: StepResult, before: dict[str, int], events: list[Event], now: float
-    ) -> list[Output]:
-        ends = {event.request.id: end for event in events if (end := _end_of(event)) is not None}
-        outputs = []
-        for row in plan.rows:
-            request = row.request
-            tokens = request.output_token_ids[before[request.id] :] if row.samples else []
-            logprobs = [result.logprobs[request.id]] if tokens and request.id in result.logprobs else []
-            if request.id in ends:
-                outputs.append(replace(ends[request.id], token_ids=tokens, logprobs=logprobs))
-            elif tokens:
-                outputs.append(Output(request.id, tokens, now, logprobs=logprobs))
-        return outputs
-
     def _hand_over(self, events: list[Event]) -> None:
         """Tell the clients of requests that ended outside a step."""
-        outputs = [end for event in events if (end := _end_of(event)) is not None]
+        outputs = [end for event in events if (end := end_of(event)) is not None]
         if outputs:
             self.deliver(outputs)
 
@@ -374,15 +427,10 @@ class EngineLoop:
             return
 
 
-def _end_of(event: Event) -> Output | None:
-    """What an event that ends a request means for its client, without tokens; ``None`` for other events."""
-    request = event.request
-    if event.kind is EventKind.FINISHED:
-        reason = request.finish_reason
-        return Output(request.id, [], event.time, finish_reason=reason.value if reason else "stop")
-    if event.kind is EventKind.CANCELLED:
-        return Output(request.id, [], event.time, finish_reason="cancelled")
-    if event.kind is EventKind.FAILED:
-        error = request.failure or "the request failed"
-        return Output(request.id, [], event.time, error=error, unserved=request.timeline.scheduled is None)
-    return None
+def _execute(command: Callable[[], None], done: Future[None]) -> None:
+    try:
+        command()
+    except Exception as error:
+        done.set_exception(error)
+    else:
+        done.set_result(None)

@@ -50,6 +50,29 @@ Budget = Annotated[
 ]
 
 
+Mode = Annotated[
+    Literal["serial", "static", "continuous"],
+    _setting(..., "batching: one at a time, whole batches, or per step", key="m"),
+]
+KvTokens = Annotated[
+    int,
+    _setting(..., "size of the KV pool; default: slots x context", unit="tokens", key="p", ge=16, le=1 << 30),
+]
+Preemption = Annotated[
+    Literal["recompute", "swap"],
+    _setting(..., "what a preempted request's KV becomes: computed again, or copied to host memory and back"),
+]
+SwapSpace = Annotated[
+    int, _setting(..., "most host memory for KV swap; beyond it preemption recomputes", unit="bytes", ge=0, le=1 << 40)
+]
+PrefixCache = Annotated[bool, _setting(..., "keep the KV of prompts and reuse it for the same beginning")]
+PrefixSharing = Annotated[bool, _setting(..., "let users reuse each other's prefixes (TTFT then tells who asked)")]
+ItlTarget = Annotated[
+    int,
+    _setting(..., "choose the budget so that streams keep this ITL; 0: off", unit="milliseconds", ge=0, le=60_000),
+]
+
+
 class LiveSettings(BaseModel):
     """Settings that change between two steps while requests run. Immutable: a change makes a new one."""
 
@@ -59,11 +82,31 @@ class LiveSettings(BaseModel):
     context: Context = 2048
     queue: Queue = 16
     budget: Budget = 64
+    kv_tokens: KvTokens = 8192
+    mode: Mode = "continuous"
+    preemption: Preemption = "recompute"
+    swap_space: SwapSpace = 1 << 30
+    prefix_cache: PrefixCache = True
+    prefix_sharing: PrefixSharing = False
+    itl_target: ItlTarget = 0
 
 
 def _split_list(value: Any) -> Any:
     """``a,b`` from an environment variable becomes ``["a", "b"]``."""
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _milliseconds(value: Any) -> Any:
+    """``150ms``, ``0.15s`` or a plain number of milliseconds."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip().lower()
+    try:
+        if text.endswith("ms"):
+            return round(float(text[:-2]))
+        return round(1000 * float(text[:-1])) if text.endswith("s") else int(text)
+    except ValueError:
+        return value
 
 
 def _check_api_keys(values: list[str]) -> list[str]:
@@ -135,12 +178,18 @@ class StartSettings(BaseModel):
         "default: slots x context, on a GPU what 0.92 of its memory holds",
         unit="tokens",
     )
-    mode: Literal["continuous"] = _setting("continuous", "batching policy")
+    mode: Mode = "continuous"
+    preemption: Preemption = "recompute"
+    swap_space: SwapSpace = 1 << 30
+    prefix_cache: PrefixCache = True
+    prefix_sharing: PrefixSharing = False
+    itl_target: Annotated[ItlTarget, BeforeValidator(_milliseconds)] = 0
     weights: Literal["auto", "int8", "fp32", "bf16"] = _setting(
         "auto", "type of the weights; auto: the fastest here that answers as well as fp32"
     )
     kv_dtype: Literal["auto", "fp32", "bf16", "fp16", "int8"] = _setting(
-        "auto", "type of the KV pool; auto: that of the weights; int8 takes least and costs a little quality"
+        "auto",
+        "type of the KV pool; auto: that of the weights, bf16 with int8 weights; int8 takes least and costs a little quality",
     )
     device: str = _setting("auto", "auto, cpu, cuda or cuda:N")
     threads: int | None = _setting(None, "CPU threads of the engine; default: physical cores", ge=1, le=512)
@@ -191,7 +240,11 @@ class Setting:
 def _row(name: str, field: FieldInfo) -> Setting:
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     bounds = {type(item).__name__.lower(): item for item in field.metadata}
-    choices = getattr(field.annotation, "__args__", ()) if "Literal" in str(field.annotation) else ()
+    choices: tuple[str, ...] = ()
+    if field.annotation is bool:
+        choices = ("on", "off")
+    elif "Literal" in str(field.annotation):
+        choices = getattr(field.annotation, "__args__", ())
     return Setting(
         name=name,
         help=field.description or "",

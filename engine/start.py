@@ -12,11 +12,13 @@ from threading import Timer
 from engine import __version__
 from engine.core.block_pool import blocks_for
 from engine.loop import EngineLoop
+from engine.model.kv_store import kv_tokens_that_fit
 from engine.model.load import LoadedModel, load_model
-from engine.model.runner import Runner
+from engine.model.machine import available_memory, total_memory
+from engine.model.runner import Runner, kv_type, token_bytes
 from engine.server.bridge import Bridge
 from engine.server.context import ServedModel
-from engine.settings import BLOCK_SIZE, SETTINGS, LiveSettings, SettingsError, StartSettings
+from engine.settings import BLOCK_SIZE, MOST_KV_TOKENS, SETTINGS, LiveSettings, SettingsError, StartSettings, bytes_in
 from engine.telemetry.frame import EngineInfo
 from engine.text.tokenizer import TextModel
 
@@ -24,6 +26,8 @@ log = logging.getLogger("slotdeck.engine")
 
 DEFAULT_CONTEXT = 2048
 DEFAULT_BUDGET_GPU = 512
+GPU_SHARE = 0.92
+"""Part of a GPU's memory, weights and other programs included, that the default pool fills up to."""
 WEDGED_GRACE = 2.0
 """Seconds between telling clients of a wedged step and ending the process for its supervisor."""
 WEDGED_EXIT = 70
@@ -50,7 +54,12 @@ def start_engine(settings: StartSettings, url: str, say: Callable[[str], None]) 
         f"loaded {model.id} in {model.load_seconds:.1f} s, weights {model.weights} on {model.device}"
         f" ({model.kernels} kernels)"
     )
-    live, num_blocks = choose_limits(settings, model.config.max_positions, model.device.type)
+    memory = PoolMemory(
+        free=available_memory(model.device),
+        total=total_memory(model.device),
+        per_token=token_bytes(model.config, kv_type(settings.kv_dtype, model.kv_dtype)),
+    )
+    live, num_blocks = choose_limits(settings, model.config.max_positions, model.device.type, memory)
     runner = Runner(model, num_blocks, settings.kv_dtype, settings.threads)
     bridge = Bridge()
     loop = EngineLoop(
@@ -71,8 +80,34 @@ def start_engine(settings: StartSettings, url: str, say: Callable[[str], None]) 
     return Engine(loop, bridge, text, served)
 
 
-def choose_limits(settings: StartSettings, trained_context: int, device: str) -> tuple[LiveSettings, int]:
-    """The live settings to start with and the blocks of the pool.
+@dataclass(frozen=True)
+class PoolMemory:
+    """What the pool can be taken from once the weights are loaded, in bytes."""
+
+    free: int
+    """Not used by anyone on the device."""
+    total: int
+    """All memory of the device."""
+    per_token: int
+    """One token in the pool: K, V and scales."""
+
+    def tokens(self, size: float | str) -> int:
+        """Tokens of a pool of that size: tokens as int, a share of what is free as float, bytes as text."""
+        if isinstance(size, int):
+            return size
+        wanted = int(self.free * size) if isinstance(size, float) else bytes_in(size) or 0
+        return min(kv_tokens_that_fit(wanted, self.per_token), MOST_KV_TOKENS)
+
+    @property
+    def gpu_tokens(self) -> int:
+        """Tokens of the pool that GPU_SHARE of all memory leaves room for."""
+        return min(kv_tokens_that_fit(int(self.free - (1 - GPU_SHARE) * self.total), self.per_token), MOST_KV_TOKENS)
+
+
+def choose_limits(
+    settings: StartSettings, trained_context: int, device: str, memory: PoolMemory
+) -> tuple[LiveSettings, int]:
+    """The live settings to start with and the blocks of the pool; ``device`` is "cpu" or "cuda".
 
     Raises SettingsError when the context exceeds what the model was trained for or what the pool can hold.
     """
@@ -82,19 +117,33 @@ def choose_limits(settings: StartSettings, trained_context: int, device: str) ->
             f"{SETTINGS['context'].flag} {context} is more than this model was trained for: at most {trained_context}"
         )
     slots = settings.slots or LiveSettings().slots
-    pool_tokens = settings.kv_tokens or slots * context
+    if settings.kv_tokens is not None:
+        pool_tokens, chosen = memory.tokens(settings.kv_tokens), f"{SETTINGS['kv_tokens'].flag} {settings.kv_tokens}"
+    elif device == "cuda":
+        pool_tokens, chosen = memory.gpu_tokens, f"the KV pool that {GPU_SHARE} of the GPU's memory leaves room for"
+    else:
+        pool_tokens, chosen = slots * context, "the KV pool"
     if pool_tokens < context:
+        meaning = "" if isinstance(settings.kv_tokens, int) else f" ({pool_tokens} tokens)"
         raise SettingsError(
-            f"{SETTINGS['kv_tokens'].flag} {pool_tokens} cannot hold one request of {context} tokens: "
-            f"raise it to at least {context}, or lower {SETTINGS['context'].flag}"
+            f"{chosen}{meaning} cannot hold one request of {context} tokens: "
+            f"raise {SETTINGS['kv_tokens'].flag} to at least {context}, or lower {SETTINGS['context'].flag}"
         )
+    num_blocks = blocks_for(pool_tokens)
     live = LiveSettings(
         slots=slots,
         context=context,
         queue=LiveSettings().queue if settings.queue is None else settings.queue,
         budget=settings.budget or (DEFAULT_BUDGET_GPU if device == "cuda" else LiveSettings().budget),
+        kv_tokens=num_blocks * BLOCK_SIZE,
+        mode=settings.mode,
+        preemption=settings.preemption,
+        swap_space=settings.swap_space,
+        prefix_cache=settings.prefix_cache,
+        prefix_sharing=settings.prefix_sharing,
+        itl_target=settings.itl_target,
     )
-    return live, blocks_for(pool_tokens)
+    return live, num_blocks
 
 
 def _describe(settings: StartSettings, model: LoadedModel, runner: Runner, url: str) -> EngineInfo:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,25 @@ class AdminClient:
             return Frame.model_validate(self.call("GET", "/admin/frame"))
         except ValidationError as error:
             raise AdminError("the engine that runs speaks another version of Slotdeck; restart it") from error
+
+    def stream(self, rate: float) -> Iterator[Frame]:
+        """Frames as they come, ``rate`` a second, until the engine stops. Raises as :meth:`call`."""
+        connection = _UnixConnection(self.path, max(self._timeout, 4 / rate))
+        try:
+            connection.request("GET", f"/admin/stream?rate={rate:g}")
+            response = connection.getresponse()
+            if response.status != 200:
+                raise AdminError(f"the engine refuses its stream: HTTP {response.status}")
+            while line := response.readline():
+                yield Frame.model_validate_json(line)
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            raise NoEngineError(f"no engine answers on {self.path}") from error
+        except ValidationError as error:
+            raise AdminError("the engine that runs speaks another version of Slotdeck; restart it") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise AdminError(f"the engine on {self.path} fell silent: {error or type(error).__name__}") from error
+        finally:
+            connection.close()
 
     def running(self) -> Frame | None:
         """The frame of a running engine, ``None`` when there is none. Raises AdminError when it is silent."""

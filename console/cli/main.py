@@ -8,8 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from console.cli.doctor import doctor
 from console.cli.exits import EPILOG, NO_ENGINE, USAGE, fail
 from console.cli.flags import check_settings, merge_flags, settings_flags
+from console.cli.history import app as history_commands
+from console.cli.replay import replay
+from console.cli.top import top
 from console.load.bench_command import bench
 from console.load.command import SocketOption, load
 
@@ -18,7 +22,6 @@ HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 app = typer.Typer(
     name="slotdeck",
     context_settings=HELP_NAMES,
-    add_completion=False,
     pretty_exceptions_enable=False,
     invoke_without_command=True,
     rich_markup_mode=None,
@@ -74,7 +77,7 @@ def attach(context: typer.Context, socket: SocketOption = None) -> None:
     from engine.settings import default_socket
 
     if (problem := terminal_problem()) is not None:
-        fail(f"{problem}; over SSH, `ssh -t` gives one", USAGE)
+        fail(f"{problem}; over SSH, `ssh -t` gives one, and `slotdeck top --once` needs none", USAGE)
     path = check_settings(explicit).socket or default_socket()
     admin = AdminClient(path)
     frame = running_engine(admin)
@@ -112,6 +115,10 @@ def info(
     print_info(collect(check_settings(explicit)), as_json)
 
 
+app.command("top", epilog=EPILOG)(top)
+app.add_typer(history_commands, name="history", context_settings=HELP_NAMES)
+app.command("replay", epilog=EPILOG)(replay)
+app.command("doctor", epilog=EPILOG)(doctor)
 app.command("load", epilog=EPILOG)(load)
 app.command("bench", epilog=EPILOG)(bench)
 

@@ -66,7 +66,7 @@ def load(
     """Simulate people at a server and count what they see. Ctrl+c ends with the result.
 
     Times are measured on this side: TTFT from sending a request to its first text, ITL between two pieces of text.
-    Users of your own engine appear on the Live screen as laptop, phone, tablet and so on.
+    Users of your own engine appear on the Live screen as ~laptop, ~phone, ~tablet and so on.
     """
     from console.cli.flags import check_settings, merge_flags
     from console.load.traffic import Target

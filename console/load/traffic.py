@@ -27,6 +27,10 @@ GIVE_UP_SECONDS = 30.0
 UNSPECIFIED = {"//0.0.0.0:": "//127.0.0.1:", "//[::]:": "//[::1]:"}
 
 
+SIMULATED = "~"
+"""Before the names of simulated users, so that nobody takes them for people with keys of their own."""
+
+
 def claim_names(socket: Path, count: int) -> tuple[list[str], IO[bytes]]:
     """``count`` names that no other running load uses on this engine, and the file that holds the claim while open.
 
@@ -40,7 +44,7 @@ def claim_names(socket: Path, count: int) -> tuple[list[str], IO[bytes]]:
     while len(names) < count:
         try:
             fcntl.lockf(claim, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, index)
-            names.append(user_name(index))
+            names.append(SIMULATED + user_name(index))
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise

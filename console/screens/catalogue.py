@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 PAGES = {
     "live": "console.screens.live:LivePage",
+    "history": "console.screens.history:HistoryPage",
+    "doctor": "console.screens.doctor:DoctorPage",
+    "request": "console.screens.request:RequestPage",
 }
 """Name of a page, as the action ``("open", name)`` gives it, and its class."""
 

@@ -250,7 +250,7 @@ class LivePage(Page):
         if selected is None or selected.request_id is None:
             self.app.say("no request is selected: j and k select one")
         else:
-            self.app.say(f"request {selected.request_id}")
+            self.app.action_open("request", selected.request_id)
 
     def action_cancel(self) -> None:
         """Ask, then end the selected request."""

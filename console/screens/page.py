@@ -20,7 +20,7 @@ from console.store import View
 from console.themes import ConsoleTheme
 from console.widgets import formats
 from console.widgets.canvas import Canvas
-from console.widgets.cells import Line, Span, blank, clean, exact, wrap
+from console.widgets.cells import Line, Span, blank, clean, exact, width, wrap
 
 if TYPE_CHECKING:
     from console.app import ConsoleApp
@@ -101,7 +101,14 @@ def framed(top: list[Line], body: Callable[[int], list[Line]], chrome: Chrome, c
 
 def heading(title: str, note: str, cells: int) -> Line:
     """The second line of a page other than Live: what it is and what it shows."""
-    return exact([(f" {title}", "title"), (f"  {note}" if note else "", "label")], cells)
+    return page_line([(f" {title}", "title"), (f"  {note}" if note else "", "label")], cells)
+
+
+def page_line(spans: list[Span], cells: int) -> Line:
+    """Such a line from spans, with the way back at its end."""
+    back: list[Span] = [("  esc", "key"), (" back ", "label")]
+    room = cells - sum(width(text) for text, _ in back)
+    return (*exact(spans, room), *back) if room > 0 else exact(spans, cells)
 
 
 def banner(view: View, chrome: Chrome, cells: int) -> Line:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from engine.telemetry.frame import Frame
+from engine.telemetry.request_detail import RequestDetail
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,10 @@ class FrameSource(Protocol):
 
     async def cancel(self, request_id: str) -> Answer:
         """End one request, waiting or running."""
+        ...
+
+    async def request(self, request_id: str) -> RequestDetail | Answer:
+        """One request's life so far; an answer that is not ok if it is not known here."""
         ...
 
     async def shutdown(self, force: bool) -> Answer:

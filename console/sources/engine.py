@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from console.sources.base import Answer, Disconnected, Update
 from engine.telemetry.frame import Frame
+from engine.telemetry.request_detail import RequestDetail
 
 if TYPE_CHECKING:
     import httpx
@@ -94,9 +95,19 @@ class EngineSource:
 
     async def cancel(self, request_id: str) -> Answer:
         """See :class:`FrameSource`."""
-        from urllib.parse import quote
+        return await self._command("POST", f"{_request_path(request_id)}/cancel", {})
 
-        return await self._command("POST", f"/admin/requests/{quote(request_id, safe='')}/cancel", {})
+    async def request(self, request_id: str) -> RequestDetail | Answer:
+        """See :class:`FrameSource`."""
+        try:
+            async with self._client() as client:
+                response = await client.get(_request_path(request_id))
+            if response.is_success:
+                return RequestDetail.model_validate_json(response.content)
+            document = response.json()
+        except Exception as error:
+            return Answer(False, message=self._explain(error))
+        return Answer(False, message=_error_message(document) or f"the admin API answered {response.status_code}")
 
     async def shutdown(self, force: bool) -> Answer:
         """See :class:`FrameSource`."""
@@ -131,10 +142,16 @@ class EngineSource:
         if isinstance(error, ValidationError):
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
-            return f"unreadable frame from the engine ({where or 'JSON'}: {first['msg']}); versions may differ"
+            return f"unreadable answer from the engine ({where or 'JSON'}: {first['msg']}); versions may differ"
         if isinstance(error, json.JSONDecodeError):
             return "unreadable answer from the engine"
         return str(error) or type(error).__name__
+
+
+def _request_path(request_id: str) -> str:
+    from urllib.parse import quote
+
+    return f"/admin/requests/{quote(request_id, safe='')}"
 
 
 def _error_message(document: Any) -> str | None:

@@ -13,6 +13,10 @@ from typing import IO, Any, cast
 
 from console.sources.base import Answer, Disconnected, Update
 from engine.telemetry.frame import Frame
+from engine.telemetry.request_detail import RequestDetail
+
+LONGEST_PAUSE = 5.0
+"""Seconds; longer holes, in which nothing was recorded, are passed over."""
 
 
 def _open(path: Path, mode: str) -> IO[bytes]:
@@ -56,7 +60,7 @@ class RecordingSource:
         before: float | None = None
         for frame in read_frames(self._frames) if isinstance(self._frames, Path) else self._frames:
             if self._speed is not None and before is not None:
-                await asyncio.sleep(max(0.0, frame.time - before) / self._speed)
+                await asyncio.sleep(min(max(0.0, frame.time - before), LONGEST_PAUSE) / self._speed)
             before = frame.time
             yield frame
         if self._ending is not None:
@@ -70,6 +74,10 @@ class RecordingSource:
     async def cancel(self, request_id: str) -> Answer:
         """Refused: what is recorded is over."""
         return Answer(False, message="a recording cannot be changed")
+
+    async def request(self, request_id: str) -> RequestDetail | Answer:
+        """Refused: frames are recorded, not the steps of each request."""
+        return Answer(False, message="a recording does not hold what each step did to a request")
 
     async def shutdown(self, force: bool) -> Answer:
         """Refused: there is no engine."""

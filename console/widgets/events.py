@@ -17,13 +17,14 @@ _MARKS: dict[str, Span] = {
     "cancelled": ("✗", "label"),
     "failed": ("✗", "critical"),
     "rejected": ("✗", "warn"),
+    "too_long": ("✗", "warn"),
     "setting_changed": ("±", "key"),
     "engine_fault": ("✗", "critical"),
     "draining": ("↓", "warn"),
     "restarted": ("↑", "warn"),
     "note": ("·", "label"),
 }
-_LOUD = {"preempted", "failed", "rejected", "setting_changed", "engine_fault", "draining", "restarted"}
+_LOUD = {"preempted", "failed", "rejected", "too_long", "setting_changed", "engine_fault", "draining", "restarted"}
 
 
 _BEFORE_TEXT = 12

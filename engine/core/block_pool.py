@@ -1,15 +1,27 @@
-"""The KV pool as numbers: which blocks are free, how many hold each used one. The tensors are in ``model/kv_store``."""
+"""The KV pool as numbers: which blocks are free, which are held, which keep a prefix that may be used again.
+
+The tensors are in ``model/kv_store``. A block is in one of three states::
+
+    used         held by at least one block table
+    reclaimable  held by nobody, but its content is published: a later prompt with the same tokens takes it over,
+                 and whoever needs room takes it away, least recently used first
+    free         holds nothing
+"""
 
 from __future__ import annotations
 
+import hashlib
 import heapq
-from collections.abc import Iterable
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from engine.settings import BLOCK_SIZE
 
 
 class PoolExhaustedError(RuntimeError):
-    """More blocks were asked for than are free. Callers check :meth:`BlockPool.can_allocate` first."""
+    """More blocks were asked for than are free or reclaimable. Callers check ``num_available`` first."""
 
 
 def blocks_for(num_tokens: int) -> int:
@@ -17,63 +29,185 @@ def blocks_for(num_tokens: int) -> int:
     return -(-num_tokens // BLOCK_SIZE)
 
 
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a published block holds: 16 tokens after the prefix that ``parent`` stands for, of one partition."""
+
+    digest: bytes
+    parent: bytes
+    token_ids: tuple[int, ...]
+    partition: str
+
+
+def content_of(parent: bytes, token_ids: Sequence[int], partition: str) -> Content:
+    """The content of a full block. ``digest`` is SHA-256 over (parent, partition, tokens), so it stands for the whole
+    prefix; a hit compares the tokens and the partition themselves all the same."""
+    digest = hashlib.sha256(parent)
+    digest.update(len(partition).to_bytes(4, "little") + partition.encode())
+    digest.update(array("q", token_ids).tobytes())
+    return Content(digest.digest(), parent, tuple(token_ids), partition)
+
+
 class BlockPool:
     """Refcounted blocks of :data:`~engine.settings.BLOCK_SIZE` tokens.
 
-    Invariants: the refcount of a block is the number of block tables that hold it; used + free = total; low ids
-    are handed out first, so that what is live stays at the low end of the tensors.
+    Invariants: the refcount of a block is the number of block tables that hold it; used + reclaimable + free = total;
+    low ids are handed out first, so that what is live stays at the low end of the tensors. A block with a refcount
+    above 1 or with published content is full and computed, and is never written.
     """
 
     def __init__(self, num_blocks: int) -> None:
         if num_blocks < 1:
             raise ValueError(f"a pool needs at least one block, not {num_blocks}")
-        self.num_blocks = num_blocks
         self._refcounts = [0] * num_blocks
         self._free = list(range(num_blocks))  # a heap: sorted lists are heaps
+        self._reclaimable: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._content: dict[int, Content] = {}
+        self._by_digest: dict[bytes, int] = {}
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self._refcounts)
 
     @property
     def num_free(self) -> int:
         return len(self._free)
 
     @property
+    def num_reclaimable(self) -> int:
+        return len(self._reclaimable)
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that :meth:`allocate` can give: free ones, then reclaimable ones."""
+        return len(self._free) + len(self._reclaimable)
+
+    @property
     def num_used(self) -> int:
-        return self.num_blocks - len(self._free)
+        return self.num_blocks - self.num_available
 
     @property
     def num_tokens(self) -> int:
         """Tokens the whole pool can hold."""
         return self.num_blocks * BLOCK_SIZE
 
-    def can_allocate(self, count: int) -> bool:
-        return count <= len(self._free)
+    # -- holding ------------------------------------------------------------------------------------------------
 
     def allocate(self, count: int) -> list[int]:
-        """``count`` block ids with refcount 1, lowest first. Raises PoolExhaustedError and takes nothing."""
-        if count > len(self._free):
-            raise PoolExhaustedError(f"{count} blocks asked for, {len(self._free)} of {self.num_blocks} free")
+        """``count`` block ids with refcount 1: free ones, lowest first, then the least recently used prefix blocks.
+
+        Raises PoolExhaustedError and takes nothing.
+        """
+        if count > self.num_available:
+            raise PoolExhaustedError(f"{count} blocks asked for, {self.num_available} of {self.num_blocks} available")
+        while len(self._free) < count:
+            self._forget(next(iter(self._reclaimable)))
         taken = [heapq.heappop(self._free) for _ in range(count)]
         for block_id in taken:
             self._refcounts[block_id] = 1
         return taken
 
     def share(self, block_ids: Iterable[int]) -> None:
-        """One more table holds these blocks. From now on nobody may write them until it is alone again."""
+        """One more table holds these blocks, which are full and computed; reclaimable ones are used again."""
         for block_id in block_ids:
-            if self._refcounts[block_id] == 0:
+            if self._refcounts[block_id] == 0 and block_id not in self._reclaimable:
                 raise ValueError(f"block {block_id} is free and cannot be shared")
+            self._reclaimable.pop(block_id, None)
             self._refcounts[block_id] += 1
 
-    def release(self, block_ids: Iterable[int]) -> None:
-        """One table less holds these blocks; the last one makes them free."""
-        for block_id in block_ids:
+    def release(self, block_ids: Sequence[int]) -> None:
+        """One table less holds these blocks. The last one makes them free, or reclaimable if they are published.
+
+        Later blocks of the table become older than earlier ones: a prefix without its beginning is of no use.
+        """
+        for block_id in reversed(block_ids):
             if self._refcounts[block_id] == 0:
-                raise ValueError(f"block {block_id} is free already")
+                raise ValueError(f"block {block_id} is held by nobody")
             self._refcounts[block_id] -= 1
             if self._refcounts[block_id] == 0:
-                heapq.heappush(self._free, block_id)
+                if block_id in self._content:
+                    self._reclaimable[block_id] = None
+                else:
+                    heapq.heappush(self._free, block_id)
 
     def refcount(self, block_id: int) -> int:
         return self._refcounts[block_id]
+
+    def is_reclaimable(self, block_id: int) -> bool:
+        return block_id in self._reclaimable
+
+    # -- prefixes -----------------------------------------------------------------------------------------------
+
+    def publish(self, block_id: int, content: Content) -> None:
+        """Say what a full, computed, held block contains. If another block already has it, that one stays the one."""
+        if self._refcounts[block_id] == 0:
+            raise ValueError(f"block {block_id} is held by nobody and cannot be published")
+        if content.digest not in self._by_digest and block_id not in self._content:
+            self._by_digest[content.digest] = block_id
+            self._content[block_id] = content
+
+    def match(self, prefix: Iterable[Content]) -> list[int]:
+        """The longest run of blocks, from the start of ``prefix``, that hold exactly this content."""
+        found = []
+        for wanted in prefix:
+            block_id = self._by_digest.get(wanted.digest)
+            if block_id is None or self._content[block_id] != wanted:
+                break
+            found.append(block_id)
+        return found
+
+    def drop_prefixes(self) -> None:
+        """Forget all published content: reclaimable blocks become free, used ones stay with their holders."""
+        for block_id in list(self._content):
+            self._forget(block_id)
+
+    def _forget(self, block_id: int) -> None:
+        content = self._content.pop(block_id)
+        del self._by_digest[content.digest]
+        if block_id in self._reclaimable:
+            del self._reclaimable[block_id]
+            heapq.heappush(self._free, block_id)
+
+    # -- size ---------------------------------------------------------------------------------------------------
+
+    def grow(self, num_blocks: int) -> None:
+        """Make the pool larger; the new blocks are free."""
+        if num_blocks < self.num_blocks:
+            raise ValueError(f"{num_blocks} blocks are fewer than {self.num_blocks}")
+        for block_id in range(self.num_blocks, num_blocks):
+            heapq.heappush(self._free, block_id)
+        self._refcounts += [0] * (num_blocks - self.num_blocks)
+
+    def shrink(self, num_blocks: int) -> dict[int, int]:
+        """Make the pool smaller and give the moves (from block id to block id) that this takes.
+
+        Used blocks beyond the new end move to free places below it, for which reclaimable ones give way. Tables and
+        tensors must follow the moves; no destination is also a source. Raises PoolExhaustedError, changing nothing,
+        when more blocks are used than would be left.
+        """
+        if self.num_used > num_blocks:
+            raise PoolExhaustedError(f"{self.num_used} blocks are used, which {num_blocks} cannot hold")
+        for block_id in [block_id for block_id in self._reclaimable if block_id >= num_blocks]:
+            self._forget(block_id)
+        beyond = [block_id for block_id in range(num_blocks, self.num_blocks) if self._refcounts[block_id]]
+        below = [block_id for block_id in sorted(self._free) if block_id < num_blocks]
+        while len(below) < len(beyond):
+            oldest = next(iter(self._reclaimable))
+            self._forget(oldest)
+            below.append(oldest)
+        moves = dict(zip(beyond, below, strict=False))
+        for source, destination in moves.items():
+            self._refcounts[destination] = self._refcounts[source]
+            if source in self._content:
+                content = self._content.pop(source)
+                self._content[destination] = content
+                self._by_digest[content.digest] = destination
+        taken = set(moves.values())
+        self._free = sorted(block_id for block_id in self._free if block_id < num_blocks and block_id not in taken)
+        del self._refcounts[num_blocks:]
+        return moves
+
+    # -- self-check ---------------------------------------------------------------------------------------------
 
     def check(self, tables: Iterable[Iterable[int]]) -> None:
         """Raise AssertionError unless refcounts equal the number of ``tables`` holding each block."""
@@ -84,5 +218,10 @@ class BlockPool:
         wrong = {i: (held[i], count) for i, count in enumerate(self._refcounts) if held[i] != count}
         assert not wrong, f"block id -> (tables, refcount): {wrong}"
         assert len(set(self._free)) == len(self._free), "a block is free twice"
-        assert all(self._refcounts[block_id] == 0 for block_id in self._free), "a free block is held"
-        assert self.num_used + self.num_free == self.num_blocks
+        assert not set(self._free) & set(self._reclaimable), "free and reclaimable"
+        assert all(self._refcounts[block_id] == 0 for block_id in (*self._free, *self._reclaimable))
+        used = sum(count > 0 for count in self._refcounts)
+        assert used + len(self._reclaimable) + len(self._free) == self.num_blocks, "a block is lost"
+        assert set(self._reclaimable) <= set(self._content), "reclaimable without content"
+        assert not set(self._free) & set(self._content), "free with content"
+        assert {content.digest: block_id for block_id, content in self._content.items()} == self._by_digest

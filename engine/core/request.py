@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from engine.core.block_pool import Content, content_of
+from engine.settings import BLOCK_SIZE
+
 
 class State(Enum):
     """Where a request is; it is in exactly one place."""
@@ -140,6 +143,24 @@ class Request:
     """Rank of the first admission, kept across preemption: the order in which the pool protects requests."""
     end_asked: State | None = None
     """FINISHED or CANCELLED, asked for while a step computes this request; it ends when that step is committed."""
+    partition: str = ""
+    """Whose cached prefixes it may use and add to; set when it is queued."""
+    digests: list[Content] = field(default_factory=list)
+    """Content of its full blocks, first to last, as far as it was needed. Depends on the tokens alone."""
+    num_published: int = 0
+    """Blocks of its table that were offered as cached prefix."""
+    cached_tokens: int = 0
+    """Prompt tokens that were found in the prefix cache at first admission."""
+    leader: Request | None = None
+    """Of several answers to one prompt: the one that computes it. Admissible when that is done or has ended."""
+    overtaken: int = 0
+    """How often somebody behind it in the queue was admitted because it could not be placed."""
+    swapped_tokens: int = 0
+    """While preempted: computed tokens whose KV is in host memory. 0: it will be computed again."""
+    swapped_bytes: int = 0
+    """Bytes of KV moved for this request, out and back, in total."""
+    lost_tokens: int = 0
+    """While preempted: computed tokens that were thrown away."""
     finish_reason: FinishReason | None = None
     output_limit: int | None = None
     """Output tokens that count when a stop string ended the request; those beyond are dropped."""
@@ -172,6 +193,19 @@ class Request:
     @property
     def output_token_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def waits_for_leader(self) -> bool:
+        leader = self.leader
+        return leader is not None and not leader.state.ended and leader.num_computed_tokens < leader.num_prompt_tokens
+
+    def prefix(self, num_blocks: int) -> list[Content]:
+        """Content of its first ``num_blocks`` blocks, all of them full."""
+        while len(self.digests) < num_blocks:
+            start = len(self.digests) * BLOCK_SIZE
+            parent = self.digests[-1].digest if self.digests else b""
+            self.digests.append(content_of(parent, self.token_ids[start : start + BLOCK_SIZE], self.partition))
+        return self.digests[:num_blocks]
 
     @property
     def decoding(self) -> bool:

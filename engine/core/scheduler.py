@@ -1,55 +1,28 @@
-"""The scheduler: ``plan()`` a step, somebody runs it, ``commit()`` what came out. Continuous batching.
+"""The scheduler: ``plan()`` a step, somebody runs it, ``commit()`` what came out.
 
-One step holds every running decode (one token each) and prefill chunks up to the budget. Whoever stops frees its
-slot in that very step and the next one waiting enters. When the pool runs out the newest admission is preempted and
-later computed again; nothing fails. Between ``plan`` and ``commit`` requests may be added, cancelled and settings
-changed: what the step is computing is only touched when it is committed.
+One step holds running decodes (one token each) and prefill chunks up to the budget. When the pool runs out the newest
+admission is preempted and later computed again or copied back; nothing fails. Between ``plan`` and ``commit`` requests
+may be added, cancelled and settings changed: what the step is computing is only touched when it is committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Iterator, Sequence
 
+from engine.core.batching import POLICIES
 from engine.core.block_pool import BlockPool, blocks_for
+from engine.core.block_tables import BlockTables
+from engine.core.budget import MOST_BUDGET, StepCost, split_budget
+from engine.core.events import Event, EventKind, QueueFullError, RequestTooLargeError
 from engine.core.request import FinishReason, Request, Row, State, StepPlan, StepResult
+from engine.core.swap import SwapLedger
 from engine.core.waiting import WaitingQueue
-from engine.settings import LiveSettings, SettingsError
+from engine.settings import BLOCK_SIZE, LiveSettings, SettingsError
 
-
-class QueueFullError(RuntimeError):
-    """The waiting queue is at its depth. ``waiting`` and ``depth`` tell how full."""
-
-    def __init__(self, waiting: int, depth: int) -> None:
-        super().__init__(f"the queue is full: {waiting} of {depth} waiting")
-        self.waiting = waiting
-        self.depth = depth
-
-
-class RequestTooLargeError(ValueError):
-    """Prompt + most output exceed the context or the whole pool, so the request could never be finished."""
-
-
-class EventKind(Enum):
-    ADMITTED = "admitted"
-    RESUMED = "resumed"
-    PREEMPTED = "preempted"
-    FIRST_TOKEN = "first_token"
-    FINISHED = "finished"
-    CANCELLED = "cancelled"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened to a request, at ``time`` on the caller's monotonic clock."""
-
-    kind: EventKind
-    request: Request
-    time: float
-    tokens: int = 0
-    """Preempted: computed tokens thrown away. Resumed: tokens to compute again."""
+MOST_OVERTAKEN = 4
+"""So often may others pass a request at the head that cannot be placed; then nobody passes it."""
+LOOK_AHEAD = 16
+"""So many that cannot be placed are looked past, to find one that can."""
 
 
 class Scheduler:
@@ -57,45 +30,55 @@ class Scheduler:
 
     ``running`` holds the admitted requests that hold blocks, ``preempted`` those that lost them and wait to resume
     (they keep their slot), both ordered by first admission. The oldest running request can preempt all others and
-    the pool holds it whole, so it always advances: that is what keeps every request live.
+    the pool holds it whole, so it always advances: that is what keeps every request live. ``held`` are finished
+    requests whose slot their batch keeps (static mode). ``block_bytes`` is what one block takes in host memory.
     """
 
-    def __init__(self, settings: LiveSettings, pool: BlockPool) -> None:
+    def __init__(self, settings: LiveSettings, pool: BlockPool, block_bytes: int = 1) -> None:
         self.pool = pool
         self.waiting = WaitingQueue()
         self.running: list[Request] = []
         self.preempted: list[Request] = []
+        self.held: list[Request] = []
+        self.cost = StepCost()
+        self.budget_in_force = settings.budget
+        self.itl_unreachable = False
+        self._swap = SwapLedger(block_bytes)
         self._by_id: dict[str, Request] = {}
         self._admissions = 0
         self._in_step: frozenset[str] = frozenset()
-        self.validate(settings)
+        self.policy = POLICIES[settings.mode]
+        self.tables = BlockTables(pool, settings.prefix_cache)
+        self.validate(settings, pool.num_blocks)
         self.settings = settings
 
     # -- from outside, also while a step runs ------------------------------------------------------------------
 
-    def add(self, request: Request) -> None:
-        """Queue a request. Raises RequestTooLargeError or QueueFullError; then nothing is kept.
+    def add(self, *requests: Request) -> None:
+        """Queue a request, or several answers to one prompt: all or none.
 
-        The depth counts those that really wait: a request that a free slot and free blocks would take in the next
-        step is not held against it.
+        Of several the first computes the prompt; the others wait for that and share its blocks. Raises
+        RequestTooLargeError or QueueFullError; then nothing is kept. The depth counts those that really wait: a request
+        that a free slot and free blocks would take in the next step is not held against it.
         """
-        if request.id in self._by_id:
-            raise ValueError(f"request id {request.id} is in use")
-        if request.most_tokens > self.settings.context:
-            raise RequestTooLargeError(
-                f"prompt ({request.num_prompt_tokens}) + output ({request.sampling.max_tokens} tokens) exceed the "
-                f"context of {self.settings.context}"
-            )
-        if request.most_tokens > self.pool.num_tokens:
-            raise RequestTooLargeError(
-                f"prompt ({request.num_prompt_tokens}) + output ({request.sampling.max_tokens} tokens) exceed the "
-                f"whole KV pool of {self.pool.num_tokens}"
-            )
-        self.waiting.push(request)
-        self._by_id[request.id] = request
-        if len(self.waiting) - self._admissible_now() > self.settings.queue:
-            self.waiting.remove(request.id)
-            del self._by_id[request.id]
+        leader = requests[0]
+        for request in requests:
+            if request.id in self._by_id:
+                raise ValueError(f"request id {request.id} is in use")
+            if request.most_tokens > self.settings.context:
+                raise RequestTooLargeError(
+                    f"prompt ({request.num_prompt_tokens}) + output ({request.sampling.max_tokens} tokens) exceed the "
+                    f"context of {self.settings.context}"
+                )
+        for request in requests:
+            request.partition = "" if self.settings.prefix_sharing else request.user
+            request.leader = None if request is leader else leader
+            self.waiting.push(request)
+            self._by_id[request.id] = request
+        if len(self.waiting) - sum(1 for _ in self._admissible()) > self.settings.queue:
+            for request in requests:
+                self.waiting.remove(request)
+                del self._by_id[request.id]
             raise QueueFullError(len(self.waiting), self.settings.queue)
 
     def cancel(self, request_id: str, now: float) -> list[Event]:
@@ -119,33 +102,64 @@ class Scheduler:
             self._end(request, State.FAILED, now, events)
         return events
 
-    def validate(self, settings: LiveSettings) -> None:
-        """Raise SettingsError, naming reason and maximum, unless these settings can be honoured."""
-        if settings.context > self.pool.num_tokens:
+    @staticmethod
+    def validate(settings: LiveSettings, num_blocks: int) -> None:
+        """Raise SettingsError, naming reason and maximum, unless a pool of so many blocks can honour these settings."""
+        if settings.context > num_blocks * BLOCK_SIZE:
             raise SettingsError(
-                f"context {settings.context} is more than the whole KV pool: at most {self.pool.num_tokens} tokens, "
-                "or start with a larger --kv-tokens"
+                f"context {settings.context} is more than the whole KV pool: at most {num_blocks * BLOCK_SIZE} tokens, "
+                "or make the pool larger first (kv_tokens)"
             )
-        if settings.slots > self.pool.num_blocks:
-            raise SettingsError(
-                f"slots {settings.slots} is more than the KV pool has blocks: at most {self.pool.num_blocks}"
-            )
+        if settings.slots > num_blocks:
+            raise SettingsError(f"slots {settings.slots} is more than the KV pool has blocks: at most {num_blocks}")
 
     def update(self, settings: LiveSettings) -> None:
         """Put new settings in force from the next plan on. Raises SettingsError and changes nothing.
 
-        Nobody is killed: with fewer slots admission waits, with a shorter queue those waiting stay, and a new
-        context binds new requests only.
+        Nobody is killed: with fewer slots admission waits, with a shorter queue those waiting stay, a new context binds
+        new requests only, and a new mode takes over when what runs has ended. The pool itself: see :meth:`resize`.
         """
-        self.validate(settings)
+        self.validate(settings, self.pool.num_blocks)
+        if not settings.prefix_cache:
+            self.pool.drop_prefixes()
+        self.tables.prefix_cache = settings.prefix_cache
         self.settings = settings
+
+    def check_resize(self, num_blocks: int) -> None:
+        """Raise SettingsError, naming the smallest size, unless everybody accepted and one full context would fit."""
+        largest = max((blocks_for(request.most_tokens) for request in self.requests()), default=0)
+        least = max(largest, blocks_for(self.settings.context), self.settings.slots)
+        if num_blocks < least:
+            raise SettingsError(
+                f"kv_tokens {num_blocks * BLOCK_SIZE} is too small: at least {least * BLOCK_SIZE} tokens, for the "
+                f"context of {self.settings.context}, {self.settings.slots} slots and the largest accepted request"
+            )
+
+    def resize(self, num_blocks: int, now: float) -> tuple[dict[int, int], list[Event]]:
+        """Change the size of the pool between two steps; gives the block moves that the tensors must follow, in order.
+
+        Shrinking gives up cached prefixes, preempts the newest as far as needed, and moves what is left below the new
+        end. Raises SettingsError and changes nothing when :meth:`check_resize` does.
+        """
+        assert not self._in_step, "a step is running"
+        self.check_resize(num_blocks)
+        events: list[Event] = []
+        if num_blocks >= self.pool.num_blocks:
+            self.pool.grow(num_blocks)
+            return {}, events
+        while self.pool.num_used > num_blocks:
+            self._preempt(self.running[-1], now, events, swap=False)
+        moves = self.pool.shrink(num_blocks)
+        for request in self.running:
+            request.block_ids = [moves.get(block_id, block_id) for block_id in request.block_ids]
+        return moves, events
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._by_id
 
     def requests(self) -> Iterator[Request]:
         """Everybody in flight, in no particular order."""
         return iter(self._by_id.values())
-
-    def __contains__(self, request_id: str) -> bool:
-        return request_id in self._by_id
 
     @property
     def num_in_flight(self) -> int:
@@ -153,11 +167,17 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._by_id)
+        """Whether a step has anything to do; after the last end that can be giving back host memory."""
+        return bool(self._by_id or self._swap.drops)
 
     def admitted(self) -> list[Request]:
-        """Who holds a slot, by slot number."""
-        return sorted([*self.running, *self.preempted], key=_slot)
+        """Who holds a slot, by slot number; finished ones whose batch holds it included."""
+        return sorted([*self.running, *self.preempted, *self.held], key=_slot)
+
+    @property
+    def swapped_bytes(self) -> int:
+        """Host memory that preempted requests hold."""
+        return self._swap.num_bytes
 
     # -- one step --------------------------------------------------------------------------------------------
 
@@ -165,12 +185,21 @@ class Scheduler:
         """Choose the rows of the next step. Must be followed by ``commit`` or ``fail_step`` of the same plan."""
         assert not self._in_step, "the step before was not committed"
         events: list[Event] = []
+        if not self.admitted():
+            self.policy = POLICIES[self.settings.mode]
         decodes = self._plan_decodes(now, events)
         if not any(event.kind is EventKind.PREEMPTED for event in events):
-            self._resume(now, events)
+            decodes += self._resume(now, events)
             self._admit(now, events)
-        prefills = self._plan_prefills()
-        plan = StepPlan(rows=(*decodes, *prefills), num_decodes=len(decodes))
+        prefills = self._plan_prefills(decodes)
+        plan = StepPlan(
+            rows=(*decodes, *prefills),
+            num_decodes=len(decodes),
+            swap_outs=tuple(self._swap.outs),
+            swap_drops=tuple(self._swap.drops),
+            swap_ins=tuple(self._swap.ins),
+        )
+        self._swap.forget_moves()
         self._in_step = frozenset(row.request.id for row in plan.rows)
         return plan, events
 
@@ -180,28 +209,32 @@ class Scheduler:
         events: list[Event] = []
         for row in plan.rows:
             request = row.request
-            if request.end_asked is not None:
-                self._end(request, request.end_asked, now, events)
-                continue
             failure = result.failures.get(request.id)
             if failure is not None:
                 request.failure = failure
                 self._end(request, State.FAILED, now, events)
                 continue
             request.num_computed_tokens += row.count
-            if row.samples:
+            self.tables.publish(request)
+            if request.end_asked is not None:
+                self._end(request, request.end_asked, now, events)
+            elif row.samples:
+                self.waiting.charge(request.user, 1)
                 self._append(request, result.tokens[request.id], now, events)
         return events
 
     def fail_step(self, plan: StepPlan, reason: str, now: float) -> list[Event]:
-        """The step itself broke: its requests fail; whoever else runs is computed again, since KV may be damaged."""
+        """The step itself broke: its requests fail. Whoever else is admitted is computed again and cached prefixes are
+        forgotten, since KV may be damaged, in the pool and in host memory."""
         self._in_step = frozenset()
         events: list[Event] = []
+        self._swap.lose_all(self.preempted)
         for row in plan.rows:
             row.request.failure = reason
             self._end(row.request, State.FAILED, now, events)
         for request in reversed(self.running.copy()):
-            self._preempt(request, now, events)
+            self._preempt(request, now, events, swap=False)
+        self.pool.drop_prefixes()
         return events
 
     # -- planning ---------------------------------------------------------------------------------------------
@@ -209,40 +242,62 @@ class Scheduler:
     def _plan_decodes(self, now: float, events: list[Event]) -> list[Row]:
         """A row for every running decode, oldest first; the newest running request makes room when blocks run out."""
         rows: list[Row] = []
+        if not self.policy.may_decode(self.running):
+            return rows
         for request in self.running.copy():
             if request.state is not State.RUNNING or not request.decoding:
                 continue
             while len(request.block_ids) < blocks_for(request.num_tokens):
-                if self.pool.can_allocate(1):
+                if self.pool.num_available:
                     request.block_ids += self.pool.allocate(1)
                     continue
                 victim = self.running[-1]
-                self._preempt(victim, now, events)
+                self._preempt(victim, now, events, swap=self.settings.preemption == "swap")
                 if victim is request:
                     break
             if request.state is State.RUNNING:
                 rows.append(Row(request, request.num_computed_tokens, 1, samples=True))
         return rows
 
-    def _resume(self, now: float, events: list[Event]) -> None:
-        """Preempted requests come back oldest first, each only when its whole known length fits."""
-        while self.preempted and self._fits(self.preempted[0], len(self.running), self.pool.num_free):
-            request = self.preempted.pop(0)
-            request.block_ids = self.pool.allocate(blocks_for(request.num_tokens))
+    def _resume(self, now: float, events: list[Event]) -> list[Row]:
+        """Preempted requests come back oldest first, each only when its whole known length fits.
+
+        Gives the rows of those that have nothing to compute again but their newest token.
+        """
+        rows: list[Row] = []
+        while self.preempted:
+            request = self.preempted[0]
+            cost = blocks_for(request.num_tokens) if request.swapped_tokens else self.tables.cost(request)
+            if not self._fits(cost, len(self.running), self.pool.num_available):
+                break
+            del self.preempted[0]
+            moved = 0
+            if request.swapped_tokens:
+                self.tables.take_swapped(request)
+                moved = self._swap.swap_in(request)
+            else:
+                self.tables.take(request)
+            again = max(0, request.lost_tokens - request.num_computed_tokens)
+            request.recomputed_tokens += again
+            request.lost_tokens = 0
+            stalled = self._leave_preemption(request, now)
             request.state = State.RUNNING
-            assert request.preempted_at is not None
-            request.stalled += now - request.preempted_at
-            request.preempted_at = None
             self.running.append(request)
             self.running.sort(key=_admission)
-            events.append(Event(EventKind.RESUMED, request, now, tokens=request.num_tokens))
+            events.append(Event(EventKind.RESUMED, request, now, tokens=again, stalled=stalled, swapped_bytes=moved))
+            if request.decoding and self.policy.may_decode(self.running):
+                rows.append(Row(request, request.num_computed_tokens, 1, samples=True))
+        return rows
 
     def _admit(self, now: float, events: list[Event]) -> None:
-        for _ in range(self._admissible_now()):
-            request = self.waiting.head
-            assert request is not None
-            self.waiting.remove(request.id)
-            request.block_ids = self.pool.allocate(blocks_for(request.num_tokens))
+        forming = not self.admitted()
+        while (found := next(self._admissible(forming=forming), None)) is not None:
+            request, passed = found
+            for other in passed:
+                other.overtaken += 1
+            self.waiting.admit(request)
+            self.tables.take(request)
+            request.cached_tokens = request.num_computed_tokens
             request.state = State.RUNNING
             request.slot = self._free_slot()
             request.admission = self._admissions
@@ -251,65 +306,88 @@ class Scheduler:
             self.running.append(request)  # the newest admission belongs at the end
             events.append(Event(EventKind.ADMITTED, request, now))
 
-    def _admissible_now(self) -> int:
-        """How many from the head of the queue a step could admit now. Nobody passes a preempted request."""
-        if self.preempted:
-            return 0
-        running, free, count = len(self.running), self.pool.num_free, 0
+    def _admissible(self, *, forming: bool = False) -> Iterator[tuple[Request, Sequence[Request]]]:
+        """Who could be admitted now, in order, each with those it would pass; as if each before it had been.
+
+        Nobody passes a preempted request. ``forming``: a batch is being put together, its first ones admitted.
+        """
+        policy = POLICIES[self.settings.mode]
+        anyone = bool(self.running or self.preempted or self.held)
+        if self.preempted or (anyone and policy is not self.policy):
+            return
+        if anyone and not (policy.joins_running or forming):
+            return
+        running, available = len(self.running), self.pool.num_available
+        passed: list[Request] = []
         for request in self.waiting:
-            if running >= self.settings.slots or not self._fits(request, running, free):
-                break
-            running, free, count = running + 1, free - blocks_for(request.num_tokens), count + 1
-        return count
+            if running + len(self.held) >= policy.slots(self.settings.slots):
+                return
+            if request.waits_for_leader:
+                continue
+            cost = self.tables.cost(request)
+            if self._fits(cost, running, available):
+                yield request, tuple(passed)
+                running, available = running + 1, available - cost
+            elif request.overtaken >= MOST_OVERTAKEN or len(passed) >= LOOK_AHEAD:
+                return
+            else:
+                passed.append(request)
 
     @staticmethod
-    def _fits(request: Request, running: int, free: int) -> bool:
+    def _fits(cost: int, running: int, available: int) -> bool:
         """Its whole known length, and a block for each running request, so that it is not preempted right away.
 
         Alone it needs no such margin, which keeps the oldest request live.
         """
-        return blocks_for(request.num_tokens) + running <= free
+        return cost + running <= available
 
     def _free_slot(self) -> int:
-        taken = {request.slot for request in (*self.running, *self.preempted)}
+        taken = {request.slot for request in (*self.running, *self.preempted, *self.held)}
         return next(slot for slot in range(len(taken) + 1) if slot not in taken)
 
-    def _plan_prefills(self) -> list[Row]:
-        """Split the budget: three quarters to the oldest prefill, one quarter to the shortest, the rest by age.
-
-        So a short prompt is not stuck behind a long one, and many equal prompts do not all finish last.
-        """
+    def _plan_prefills(self, decodes: Sequence[Row]) -> list[Row]:
         prefills = [request for request in self.running if not request.decoding]
-        if not prefills:
-            return []
-        remaining = {request.id: request.num_tokens - request.num_computed_tokens for request in prefills}
-        budget = self.settings.budget
-        shortest = min(prefills, key=lambda request: remaining[request.id])
-        counts = dict.fromkeys(remaining, 0)
-        if shortest is not prefills[0]:
-            counts[shortest.id] = min(remaining[shortest.id], budget // 4)
-        left = budget - counts[shortest.id]
-        for request in prefills:
-            share = min(remaining[request.id] - counts[request.id], left)
-            counts[request.id] += share
-            left -= share
+        self.budget_in_force = self._choose_budget(decodes)
+        counts = split_budget(prefills, self.budget_in_force)
         return [
-            Row(request, request.num_computed_tokens, count, samples=count == remaining[request.id])
+            Row(request, start, count, samples=start + count == request.num_tokens)
             for request in prefills
             if (count := counts[request.id]) > 0
+            for start in (request.num_computed_tokens,)
         ]
 
-    def _preempt(self, request: Request, now: float, events: list[Event]) -> None:
-        thrown_away = request.num_computed_tokens
-        self._release(request)
+    def _choose_budget(self, decodes: Sequence[Row]) -> int:
+        """The setting, or with an ITL target the most that running streams can bear."""
+        self.itl_unreachable = False
+        if not self.settings.itl_target:
+            return self.settings.budget
+        if not decodes:
+            return MOST_BUDGET
+        context = sum(row.start for row in decodes)
+        budget, reachable = self.cost.largest_budget(self.settings.itl_target / 1000, len(decodes), context)
+        self.itl_unreachable = not reachable
+        return self.settings.budget if budget is None else budget
+
+    def _preempt(self, request: Request, now: float, events: list[Event], *, swap: bool) -> None:
+        computed = request.num_computed_tokens
+        moved = self._swap.swap_out(request, self.settings.swap_space) if swap else 0
+        request.lost_tokens = 0 if moved else computed
+        self.tables.release(request)
         self.running.remove(request)
         self.preempted.append(request)
         self.preempted.sort(key=_admission)
         request.state = State.PREEMPTED
         request.num_preemptions += 1
-        request.recomputed_tokens += thrown_away
         request.preempted_at = now
-        events.append(Event(EventKind.PREEMPTED, request, now, tokens=thrown_away))
+        events.append(Event(EventKind.PREEMPTED, request, now, tokens=computed, swapped_bytes=moved))
+
+    @staticmethod
+    def _leave_preemption(request: Request, now: float) -> float:
+        assert request.preempted_at is not None
+        stalled = now - request.preempted_at
+        request.stalled += stalled
+        request.preempted_at = None
+        return stalled
 
     # -- ends -------------------------------------------------------------------------------------------------
 
@@ -344,25 +422,23 @@ class Scheduler:
         """Take a request out of wherever it is and give back all it holds."""
         del self._by_id[request.id]
         if request.state is State.WAITING:
-            self.waiting.remove(request.id)
+            self.waiting.remove(request)
         elif request.state is State.RUNNING:
             self.running.remove(request)
         else:
             self.preempted.remove(request)
-            assert request.preempted_at is not None
-            request.stalled += now - request.preempted_at
-            request.preempted_at = None
-        self._release(request)
+            self._leave_preemption(request, now)
+            self._swap.drop(request)
+        self.tables.release(request)
         if request.output_limit is not None:
             del request.token_ids[request.num_prompt_tokens + request.output_limit :]
+        if request.slot is not None and self.policy.holds_slots:
+            self.held.append(request)
+        if not (self.running or self.preempted):
+            self.held.clear()
         request.state = state
         request.timeline.ended = now
         events.append(Event(EventKind(state.value), request, now))
-
-    def _release(self, request: Request) -> None:
-        self.pool.release(request.block_ids)
-        request.block_ids = []
-        request.num_computed_tokens = 0
 
     # -- self-check -------------------------------------------------------------------------------------------
 
@@ -376,12 +452,13 @@ class Scheduler:
         assert all(request.state is State.PREEMPTED for request in self.preempted)
         assert self.running == sorted(self.running, key=_admission)
         assert self.preempted == sorted(self.preempted, key=_admission)
-        slots = [request.slot for request in (*self.running, *self.preempted)]
-        assert None not in slots
+        slots = [request.slot for request in self.admitted()]
         assert len(set(slots)) == len(slots), "a slot is held twice"
+        assert not self.held or self.running or self.preempted, "a finished batch holds slots"
         for request in self.running:
             assert request.num_computed_tokens <= request.num_tokens
             assert len(request.block_ids) >= blocks_for(request.num_computed_tokens)
+        self._swap.check(self.preempted)
         self.pool.check(request.block_ids for request in self.running)
 
 

@@ -48,7 +48,7 @@ class Group:
     seen_by_all: int
     """Keys that every query of the group sees; the mask begins after them."""
     mask: torch.Tensor | None
-    """0 or -inf, [size, tokens, 1, length - seen_by_all] in the store's type; None when nothing is masked."""
+    """0 or -inf, [size, tokens, 1, length - seen_by_all] in the store's compute type; None when nothing is masked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _group(first: int, spans: Sequence[Span], store: KVStore, device: torch.devi
     if seen < length:
         last_seen = starts[:, None, None, None] + np.arange(count)[None, :, None, None]
         hidden = np.arange(seen, length) > last_seen
-        mask = torch.from_numpy(np.where(hidden, np.float32(-np.inf), np.float32(0))).to(device, store.dtype)
+        mask = torch.from_numpy(np.where(hidden, np.float32(-np.inf), np.float32(0))).to(device, store.compute_dtype)
     return Group(
         first=first,
         last=first + size * count,
@@ -146,7 +146,7 @@ def reference_attention(
     tokens, heads, width = query.shape
     kv_heads, scale = store.num_kv_heads, width**-0.5
     shared = heads // kv_heads
-    by_head = query.to(store.dtype).view(tokens, kv_heads, shared, width).transpose(0, 1)
+    by_head = query.to(store.compute_dtype).view(tokens, kv_heads, shared, width).transpose(0, 1)
     target = out.view(tokens, kv_heads, shared, width)
     nothing = by_head.new_zeros(1, 1, 1)
     for group in layout.groups:

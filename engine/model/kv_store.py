@@ -1,4 +1,4 @@
-"""The tensors behind the KV pool.
+"""The tensors behind the KV pool: how K and V are stored, read back, grown, shrunk and moved.
 
 One K and one V tensor per layer, [kv_heads, num_blocks, 16, head_dim]: head first, so that the blocks of a sequence,
 gathered one head after another, are already the matrices that attention multiplies.
@@ -6,39 +6,84 @@ gathered one head after another, are already the matrices that attention multipl
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Sequence
+
 import torch
 
 from engine.model.config import ModelConfig
+from engine.model.machine import DTYPES
 from engine.settings import BLOCK_SIZE
+
+KV_DTYPES = DTYPES | {"fp16": torch.float16, "int8": torch.int8}
+"""Types of the KV pool by the name they have in the settings."""
+
+SCALE_DTYPE = torch.float32
+
+
+def kv_bytes_per_token(config: ModelConfig, kv_dtype: str) -> int:
+    """Bytes of K and V of one token in all layers, scales not included; ``kv_dtype`` is a key of KV_DTYPES."""
+    return config.kv_bytes_per_token(KV_DTYPES[kv_dtype].itemsize)
+
+
+def scale_bytes_per_token(config: ModelConfig, kv_dtype: str) -> int:
+    """Bytes of the scales of one token: one for K and one for V per layer and kv head in int8, none otherwise."""
+    return 2 * config.num_layers * config.num_kv_heads * SCALE_DTYPE.itemsize if kv_dtype == "int8" else 0
+
+
+def kv_tokens_that_fit(free_bytes: int, per_token: int) -> int:
+    """Most tokens, in whole blocks, whose KV takes at most ``free_bytes`` at ``per_token`` bytes (scales included)."""
+    return max(0, free_bytes) // (per_token * BLOCK_SIZE) * BLOCK_SIZE
 
 
 class KVStore:
-    """Preallocated K and V of ``num_blocks`` blocks.
+    """Preallocated K and V of ``num_blocks`` blocks in one of the types of KV_DTYPES.
 
     Invariant between steps: every value is finite, since unused places of a sequence's last block are read with weight
-    0, and 0 x NaN would be NaN. So the store starts as zeros, and a value that is not finite is cleared in the step
-    that wrote it (:meth:`clear`).
+    0, and 0 x NaN would be NaN. So the store starts as zeros, a value that the type cannot hold is stored as NaN, and
+    one that is not finite is cleared in the step that wrote it (:meth:`clear`).
     """
 
+    _scratch: torch.Tensor
+    _computed: torch.Tensor
+
     def __init__(self, config: ModelConfig, num_blocks: int, dtype: torch.dtype, device: torch.device) -> None:
-        shape = (config.num_kv_heads, num_blocks, BLOCK_SIZE, config.head_dim)
         self.num_blocks = num_blocks
         self.num_kv_heads = config.num_kv_heads
         self.head_dim = config.head_dim
         self.dtype = dtype
-        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_layers)]
-        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_layers)]
-        # Views of the same memory: one row per (head, token), and one row per (head, block).
-        self._key_rows = [tensor.view(-1, config.head_dim) for tensor in self.keys]
-        self._value_rows = [tensor.view(-1, config.head_dim) for tensor in self.values]
-        self._key_blocks = [tensor.view(config.num_kv_heads * num_blocks, -1) for tensor in self.keys]
-        self._value_blocks = [tensor.view(config.num_kv_heads * num_blocks, -1) for tensor in self.values]
-        self._scratch = torch.empty(0, dtype=dtype, device=device)
+        self.device = device
+        self.quantised = dtype == torch.int8
+        # int8 has no products of its own, and a CPU's products in fp16 take ten times those in fp32.
+        slow = self.quantised or (dtype == torch.float16 and device.type == "cpu")
+        self.compute_dtype = torch.float32 if slow else dtype
+        shape = (config.num_kv_heads, num_blocks, BLOCK_SIZE, config.head_dim)
+
+        def tensors(shape: tuple[int, ...], dtype: torch.dtype, count: int) -> list[torch.Tensor]:
+            return [torch.zeros(shape, dtype=dtype, device=device) for _ in range(count)]
+
+        self.keys = tensors(shape, dtype, config.num_layers)
+        self.values = tensors(shape, dtype, config.num_layers)
+        scales = config.num_layers if self.quantised else 0
+        self.key_scales = tensors(shape[:3], SCALE_DTYPE, scales)
+        """fp32 [kv_heads, num_blocks, 16] per layer when quantised: stored value x scale = K."""
+        self.value_scales = tensors(shape[:3], SCALE_DTYPE, scales)
+        self._make_views()
 
     @property
     def bytes_allocated(self) -> int:
-        """Bytes of K and V of all layers."""
+        """Bytes of K and V of all layers, scales not included."""
         return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of the scales of all layers."""
+        return sum(tensor.nbytes for tensor in (*self.key_scales, *self.value_scales))
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block: K, V and scales of all layers."""
+        return (self.bytes_allocated + self.scale_bytes) // self.num_blocks
 
     def token_rows(self, slots: torch.Tensor) -> torch.Tensor:
         """Rows to :meth:`write` for ``slots`` [T] (block x 16 + offset): int64 [T x kv_heads], token by token."""
@@ -53,25 +98,154 @@ class KVStore:
     def write(self, layer: int, rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store K and V [T, kv_heads, head_dim] of any float type, rounded to the type of the store."""
         width = self.head_dim
-        self._key_rows[layer].index_copy_(0, rows, keys.to(self.dtype).reshape(-1, width))
-        self._value_rows[layer].index_copy_(0, rows, values.to(self.dtype).reshape(-1, width))
+        if self.quantised:
+            for data, scales, part in (
+                (self._key_rows, self._key_scale_rows, keys),
+                (self._value_rows, self._value_scale_rows, values),
+            ):
+                stored, scale = quantise(part.reshape(-1, width))
+                data[layer].index_copy_(0, rows, stored)
+                scales[layer].index_copy_(0, rows, scale)
+            return
+        keys, values = keys.to(self.dtype), values.to(self.dtype)
+        if self.dtype == torch.float16:
+            # Infinite is what fp16 cannot hold; as NaN it fails its request instead of bending its attention.
+            keys, values = keys + (keys - keys), values + (values - values)
+        self._key_rows[layer].index_copy_(0, rows, keys.reshape(-1, width))
+        self._value_rows[layer].index_copy_(0, rows, values.reshape(-1, width))
 
     def gather_keys(self, layer: int, block_rows: torch.Tensor) -> torch.Tensor:
-        """K of the blocks, [len(block_rows), 16 x head_dim]. Valid until the next gather: the memory is shared."""
-        return self._gather(self._key_blocks[layer], block_rows)
+        """K of the blocks as stored, in ``compute_dtype``, [len(block_rows), 16 x head_dim].
+
+        Valid until the next gather: the memory is shared.
+        """
+        return self._gather(self._key_blocks, self._key_scale_blocks, layer, block_rows)
 
     def gather_values(self, layer: int, block_rows: torch.Tensor) -> torch.Tensor:
         """V of the blocks; see :meth:`gather_keys`."""
-        return self._gather(self._value_blocks[layer], block_rows)
+        return self._gather(self._value_blocks, self._value_scale_blocks, layer, block_rows)
 
-    def _gather(self, source: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        width = source.shape[1]
-        size = rows.shape[0] * width
-        if self._scratch.shape[0] < size:
-            self._scratch = torch.empty(size, dtype=self.dtype, device=source.device)
-        return torch.index_select(source, 0, rows, out=self._scratch[:size].view(-1, width))
+    def _gather(
+        self, data: list[torch.Tensor], scales: list[torch.Tensor], layer: int, rows: torch.Tensor
+    ) -> torch.Tensor:
+        source, count = data[layer], rows.shape[0]
+        if self._scratch.shape[0] < count:
+            self._scratch = torch.empty(count, source.shape[1], dtype=self.dtype, device=self.device)
+        stored = torch.index_select(source, 0, rows, out=self._scratch[:count])
+        if self.compute_dtype == self.dtype:
+            return stored
+        if self._computed.shape[0] < count:
+            self._computed = torch.empty(count, source.shape[1], dtype=self.compute_dtype, device=self.device)
+        computed = self._computed[:count].copy_(stored)
+        if self.quantised:
+            computed.view(-1, self.head_dim).mul_(scales[layer].index_select(0, rows).view(-1, 1))
+        return computed
 
     def clear(self, rows: torch.Tensor) -> None:
         """Zero K and V of all layers at token rows (see :meth:`token_rows`)."""
-        for tensor in (*self._key_rows, *self._value_rows):
-            tensor.index_fill_(0, rows, 0)
+        for views in (self._key_rows, self._value_rows, self._key_scale_rows, self._value_scale_rows):
+            for view in views:
+                view.index_fill_(0, rows, 0)
+
+    def blocks(self) -> list[torch.Tensor]:
+        """Everything that is stored, as views [kv_heads x num_blocks, values of a block]: rows as of block_rows.
+
+        K and V of all layers, then their scales. The views end with the next :meth:`resize`.
+        """
+        return [*self._key_blocks, *self._value_blocks, *self._key_scale_blocks, *self._value_scale_blocks]
+
+    def rows_of(self, block_ids: Sequence[int]) -> torch.Tensor:
+        """Rows of :meth:`blocks` for whole blocks, int64 [kv_heads x n]. Raises ValueError for an id outside."""
+        if block_ids and not 0 <= min(block_ids) <= max(block_ids) < self.num_blocks:
+            raise ValueError(f"block ids must be 0 to {self.num_blocks - 1}, not {min(block_ids)} to {max(block_ids)}")
+        return self.block_rows(torch.tensor(block_ids, dtype=torch.int64, device=self.device))
+
+    def move(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks, (source, destination) each. All sources are read before any destination is written.
+
+        So the order of pairs is of no matter, and a block may be source and destination. Raises ValueError for an id
+        outside the pool and for a destination named twice; then nothing was copied.
+        """
+        if not pairs:
+            return
+        destinations = [destination for _, destination in pairs]
+        if len(set(destinations)) != len(destinations):
+            raise ValueError("two blocks cannot move to the same destination")
+        sources, targets = self.rows_of([source for source, _ in pairs]), self.rows_of(destinations)
+        for view in self.blocks():
+            view.index_copy_(0, targets, view.index_select(0, sources))
+
+    def resize(self, num_blocks: int) -> None:
+        """Grow or shrink to ``num_blocks`` >= 1, tensor by tensor; blocks below both sizes keep what they hold.
+
+        When memory runs out on the way, the old size is restored (blocks that were to go are zeros then) and the error
+        raised. Memory set free goes back to the machine.
+        """
+        before = self.num_blocks
+        groups = (self.keys, self.values, self.key_scales, self.value_scales)
+        self._drop_views()
+        try:
+            for tensors in groups:
+                for index in range(len(tensors)):
+                    tensors[index] = _resized(tensors[index], num_blocks, self.device)
+            self.num_blocks = num_blocks
+        except BaseException:
+            for tensors in groups:
+                for index in range(len(tensors)):
+                    if tensors[index].shape[1] != before:
+                        # By way of host memory: on the device there may be no room for both.
+                        tensors[index] = tensors[index].to("cpu", copy=True)
+                        tensors[index] = _resized(tensors[index], before, self.device)
+            raise
+        finally:
+            self._make_views()
+            give_memory_back(self.device)
+
+    def _make_views(self) -> None:
+        """Views of the same memory: one row per (head, token), and one row per (head, block)."""
+        rows, width = self.num_kv_heads * self.num_blocks, self.head_dim
+        self._key_rows = [tensor.view(-1, width) for tensor in self.keys]
+        self._value_rows = [tensor.view(-1, width) for tensor in self.values]
+        self._key_blocks = [tensor.view(rows, -1) for tensor in self.keys]
+        self._value_blocks = [tensor.view(rows, -1) for tensor in self.values]
+        self._key_scale_rows = [tensor.view(-1) for tensor in self.key_scales]
+        self._value_scale_rows = [tensor.view(-1) for tensor in self.value_scales]
+        self._key_scale_blocks = [tensor.view(rows, -1) for tensor in self.key_scales]
+        self._value_scale_blocks = [tensor.view(rows, -1) for tensor in self.value_scales]
+        self._scratch = torch.empty(0, BLOCK_SIZE * width, dtype=self.dtype, device=self.device)
+        self._computed = torch.empty(0, BLOCK_SIZE * width, dtype=self.compute_dtype, device=self.device)
+
+    def _drop_views(self) -> None:
+        """Let go of every view, so that a replaced tensor is freed at once."""
+        self._key_rows = self._value_rows = self._key_blocks = self._value_blocks = []
+        self._key_scale_rows = self._value_scale_rows = self._key_scale_blocks = self._value_scale_blocks = []
+        del self._scratch, self._computed
+
+
+def quantise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of ``x`` [n, head_dim] as int8 and one fp32 scale each [n]: the largest value of a row becomes 127.
+
+    The scale of a row that is not finite is not finite either.
+    """
+    x = x.float()
+    scale = (x.abs().amax(-1) / 127).clamp_min_(torch.finfo(torch.float32).tiny)
+    return (x / scale[:, None]).round_().to(torch.int8), scale
+
+
+def _resized(tensor: torch.Tensor, num_blocks: int, device: torch.device) -> torch.Tensor:
+    """A copy [kv_heads, num_blocks, ...] on ``device``: what both sizes have, and zeros."""
+    shape = (tensor.shape[0], num_blocks, *tensor.shape[2:])
+    resized = torch.zeros(shape, dtype=tensor.dtype, device=device)
+    kept = min(num_blocks, tensor.shape[1])
+    resized[:, :kept] = tensor[:, :kept]
+    return resized
+
+
+def give_memory_back(device: torch.device) -> None:
+    """Freed memory that the allocators keep for later goes back to the machine."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        return
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it and needs it
+    if trim is not None:
+        trim(0)

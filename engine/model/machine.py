@@ -12,7 +12,7 @@ import torch
 from engine.model.errors import ModelError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-"""Types of weights and KV by the name they have in the settings."""
+"""Types of weights by the name they have in the settings."""
 
 
 def choose_device(name: str) -> torch.device:
@@ -67,6 +67,13 @@ def available_memory(device: torch.device) -> int:
     except (OSError, ValueError):
         return available  # no limit ("max"), or not Linux
     return max(0, min(available, limit - used))
+
+
+def total_memory(device: torch.device) -> int:
+    """Bytes of all memory of the device, used or not."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    return int(psutil.virtual_memory().total)
 
 
 def physical_cores() -> int:

@@ -116,8 +116,8 @@ def _pool(store: KVStore) -> Pool:
         num_blocks=store.num_blocks,
         keys=addresses(store.keys),
         values=addresses(store.values),
-        key_scales=addresses(getattr(store, "key_scales", ())),
-        value_scales=addresses(getattr(store, "value_scales", ())),
+        key_scales=addresses(store.key_scales),
+        value_scales=addresses(store.value_scales),
     )
 
 

@@ -16,9 +16,17 @@ from engine.model.attention import Span, sort_key
 from engine.model.config import ModelConfig
 from engine.model.decoder import Batch
 from engine.model.errors import ModelError, human_bytes
-from engine.model.kv_store import KVStore
+from engine.model.kv_store import (
+    KV_DTYPES,
+    KVStore,
+    give_memory_back,
+    kv_bytes_per_token,
+    kv_tokens_that_fit,
+    scale_bytes_per_token,
+)
+from engine.model.kv_swap import HostCopies
 from engine.model.load import LoadedModel
-from engine.model.machine import DTYPES, available_memory, physical_cores
+from engine.model.machine import available_memory, physical_cores
 from engine.model.sampling import NOT_FINITE, plainly_greedy, sample
 from engine.settings import BLOCK_SIZE
 
@@ -26,42 +34,110 @@ from engine.settings import BLOCK_SIZE
 class Runner:
     """Owns the KV store and computes plans, one at a time, from one thread.
 
-    ``kv_dtype`` "auto" takes the type of the weights. ``threads`` None takes the physical cores; the number is set for
+    ``kv_dtype`` "auto" takes the type that suits the weights. ``threads`` None takes the physical cores; the number is set for
     the whole process. Raises ModelError when the pool does not fit into memory.
     """
 
     def __init__(self, model: LoadedModel, num_blocks: int, kv_dtype: str = "auto", threads: int | None = None) -> None:
-        if kv_dtype not in ("auto", *DTYPES):
-            raise ModelError(f"unknown type of the KV pool {kv_dtype!r}: use auto, {' or '.join(DTYPES)}")
-        self.kv_dtype = model.kv_dtype if kv_dtype == "auto" else kv_dtype
+        self.kv_dtype = kv_type(kv_dtype, model.kv_dtype)
         self.device = model.device
         self.threads = threads or physical_cores()
         self._config = model.config
         self._decoder = model.decoder
         self._decoder.set_threads(self.threads)
-        wanted = kv_pool_bytes(model.config, num_blocks, self.kv_dtype)
-        free = available_memory(model.device)
-        if wanted > free:
-            per_token = model.config.kv_bytes_per_token(DTYPES[self.kv_dtype].itemsize)
-            raise ModelError(
-                f"the KV pool of {num_blocks * BLOCK_SIZE} tokens takes {human_bytes(wanted)} ({human_bytes(per_token)}"
-                f" per token), but only {human_bytes(free)} are available beside the weights. At most"
-                f" {free // (per_token * BLOCK_SIZE) * BLOCK_SIZE} tokens fit: lower --kv-tokens, --slots or --context."
-            )
+        self._refuse_unless_fits(num_blocks)
         with torch.inference_mode():
-            self._store = KVStore(model.config, num_blocks, DTYPES[self.kv_dtype], model.device)
+            self._store = KVStore(model.config, num_blocks, KV_DTYPES[self.kv_dtype], model.device)
+        self._host_copies = HostCopies(self._store)
+        self.swapped_out = 0
+        """Bytes of KV that the latest run() copied to host memory."""
+        self.swapped_in = 0
+        """Bytes of KV that the latest run() copied back."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the pool."""
+        return self._store.num_blocks
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of the KV pool."""
+        """Bytes of K and V in the pool: bytes per token x tokens. The scales of int8 are apart."""
         return self._store.bytes_allocated
 
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of the pool's scales; 0 unless the type is int8."""
+        return self._store.scale_bytes
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block with its scales: what swapping it moves, one way."""
+        return self._store.block_bytes
+
+    @property
+    def swapped_bytes(self) -> int:
+        """Bytes of host memory that hold the KV of preempted requests."""
+        return self._host_copies.bytes_held
+
+    def forget_swapped(self) -> None:
+        """Forget all host copies: after a step that failed, everything is computed again."""
+        self._host_copies.forget()
+
+    def resize(self, num_blocks: int) -> None:
+        """Grow or shrink the pool; blocks below both sizes keep what they hold, and memory set free is given back.
+
+        At the peak it takes the larger of both sizes and one layer. Raises ModelError, and keeps the old size, when
+        that does not fit into memory.
+        """
+        if num_blocks < 1:
+            raise ModelError(f"a KV pool needs at least one block of {BLOCK_SIZE} tokens, not {num_blocks}")
+        before = self.num_blocks
+        if num_blocks > before:
+            give_memory_back(self.device)  # what the allocator keeps for later must not look taken
+            self._refuse_unless_fits(num_blocks, before)
+        try:
+            with torch.inference_mode():
+                self._store.resize(num_blocks)
+        except (RuntimeError, MemoryError) as error:
+            raise ModelError(
+                f"memory ran out on the way to a KV pool of {num_blocks * BLOCK_SIZE} tokens; it keeps its"
+                f" {before * BLOCK_SIZE} ({error})"
+            ) from error
+
+    def move(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks, (source, destination) each, to compact the pool before it shrinks.
+
+        All sources are read before any destination is written, so the order of pairs is of no matter. Raises
+        ValueError, and copies nothing, for a block outside the pool and for a destination named twice.
+        """
+        with torch.inference_mode():
+            self._store.move(pairs)
+
+    def _refuse_unless_fits(self, num_blocks: int, held: int = 0) -> None:
+        """Raise ModelError unless memory allows ``num_blocks``, for a pool that has ``held`` of them already."""
+        per_token = token_bytes(self._config, self.kv_dtype)
+        per_block, free = per_token * BLOCK_SIZE, available_memory(self.device)
+        layer = held * per_block // self._config.num_layers  # exists twice while it grows
+        if (num_blocks - held) * per_block + layer <= free:
+            return
+        fits = held * BLOCK_SIZE + kv_tokens_that_fit(free - layer, per_token)
+        raise ModelError(
+            f"the KV pool of {num_blocks * BLOCK_SIZE} tokens takes {human_bytes(num_blocks * per_block)}"
+            f" ({human_bytes(per_token)} per token), but only {human_bytes(free + held * per_block)} are available"
+            f" beside the weights. At most {fits} tokens fit: lower --kv-tokens, --slots or --context."
+        )
+
     def run(self, plan: StepPlan) -> StepResult:
-        """Compute all rows of a plan and write their K and V.
+        """Swap out, forget, swap in, then compute all rows of a plan and write their K and V.
 
         The result holds a token for each sampling row that succeeded, and a reason for each row (sampling or not) that
-        failed. Raises ValueError when the plan does not fit the pool, and what torch raises when the step fails.
+        failed. Raises ValueError when the plan does not fit the pool or the host copies, and what torch raises when the
+        step fails; then :meth:`forget_swapped` frees what was swapped out.
         """
+        self.swapped_out = self.swapped_in = 0
+        if plan.swap_outs or plan.swap_drops or plan.swap_ins:
+            with torch.inference_mode():
+                self._swap(plan)
         result = StepResult()
         rows = []
         for row in plan.rows:
@@ -74,6 +150,14 @@ class Runner:
             with torch.inference_mode():
                 self._compute(rows, result)
         return result
+
+    def _swap(self, plan: StepPlan) -> None:
+        for swap in plan.swap_outs:
+            self.swapped_out += self._host_copies.swap_out(swap)
+        for request_id in plan.swap_drops:
+            self._host_copies.drop(request_id)
+        for swap in plan.swap_ins:
+            self.swapped_in += self._host_copies.swap_in(swap)
 
     def _refusal(self, row: Row) -> str | None:
         """Why a row cannot be computed, or None."""
@@ -172,6 +256,14 @@ class Runner:
                 self._store.clear(token_rows[part].flatten())
 
 
-def kv_pool_bytes(config: ModelConfig, num_blocks: int, kv_dtype: str) -> int:
-    """Bytes of a pool of ``num_blocks`` blocks; ``kv_dtype`` is "fp32" or "bf16"."""
-    return config.kv_bytes_per_token(DTYPES[kv_dtype].itemsize) * num_blocks * BLOCK_SIZE
+def kv_type(name: str, default: str) -> str:
+    """The type of the pool, a key of KV_DTYPES: "auto" is the ``default``. Raises ModelError for another name."""
+    if name not in ("auto", *KV_DTYPES):
+        *most, last = ("auto", *KV_DTYPES)
+        raise ModelError(f"unknown type of the KV pool {name!r}: use {', '.join(most)} or {last}")
+    return default if name == "auto" else name
+
+
+def token_bytes(config: ModelConfig, kv_dtype: str) -> int:
+    """Bytes that one token takes in the pool: K, V and scales; ``kv_dtype`` is a key of KV_DTYPES."""
+    return kv_bytes_per_token(config, kv_dtype) + scale_bytes_per_token(config, kv_dtype)

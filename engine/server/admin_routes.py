@@ -15,6 +15,7 @@ from engine.server.context import ServerContext
 from engine.server.errors import ApiError
 from engine.settings import SETTINGS, SettingsError
 from engine.telemetry.frame import Frame
+from engine.telemetry.request_story import tell
 
 SLOWEST_RATE, FASTEST_RATE = 0.2, 10.0
 MOST_LABELS = 256
@@ -47,13 +48,22 @@ def admin_router(context: ServerContext) -> APIRouter:
         document = read_json(await request.body())
         changes, revision, source = _change(document)
         try:
-            limits = engine.change(changes, revision=revision, source=source)
+            # In a thread: a change of the pool's size waits for the step that runs.
+            limits = await asyncio.to_thread(engine.change, changes, revision=revision, source=source)
         except RevisionConflictError as error:
             raise ApiError(409, str(error), param="revision", code="revision_conflict") from error
         except SettingsError as error:
             param = next(iter(changes)) if len(changes) == 1 else None
             raise ApiError(422, str(error), param=param, code="setting_refused") from error
         return JSONResponse(limits.model_dump())
+
+    @router.get("/requests/{request_id}")
+    async def request_detail(request_id: str) -> Response:
+        current, _ = engine.frame(0, engine.telemetry.event_cursor)
+        detail = tell(engine.telemetry.requests, current, request_id)
+        if detail is None:
+            raise ApiError(404, "no such request runs, waits or ended lately", param="id", code="request_not_found")
+        return Response(detail.model_dump_json(), media_type="application/json")
 
     @router.post("/requests/{request_id}/cancel")
     async def cancel(request_id: str) -> Response:
@@ -121,7 +131,9 @@ def _rate(value: str) -> float:
 
 def _settings(context: ServerContext) -> dict[str, Any]:
     current, _ = context.engine.frame(0, context.engine.telemetry.event_cursor)
-    values = context.settings.model_dump(mode="json") | current.limits.model_dump(exclude={"revision"})
+    limits = current.limits
+    values = context.settings.model_dump(mode="json") | limits.model_dump(exclude={"revision"})
+    values["mode"] = limits.next_mode or limits.mode
     rows = [
         {
             "name": setting.name,
@@ -138,14 +150,15 @@ def _settings(context: ServerContext) -> dict[str, Any]:
     return {"revision": current.limits.revision, "settings": rows}
 
 
-def _change(document: dict[str, Any]) -> tuple[dict[str, int], int | None, str]:
+def _change(document: dict[str, Any]) -> tuple[dict[str, Any], int | None, str]:
     changes, revision = document.get("changes"), document.get("revision")
     source = document.get("source", "admin")
     if not isinstance(changes, dict) or not changes:
-        raise _refused("changes", "'changes' must be an object of setting names and numbers")
+        raise _refused("changes", "'changes' must be an object of setting names and values")
     for name, value in changes.items():
-        if type(value) is not int:
-            raise _refused(name[:LONGEST_LABEL], f"{name[:LONGEST_LABEL]} must be a whole number")
+        if type(value) not in (int, bool, str):
+            label = name[:LONGEST_LABEL]
+            raise _refused(label, f"{label} must be a whole number, a word, or true or false")
     if revision is not None and type(revision) is not int:
         raise _refused("revision", "'revision' must be a whole number or absent")
     if not _is_label(source):

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from engine.loop import Output
+from engine.outputs import Output
 
 MOST_PENDING = 4096
 """Outputs kept for a client that reads slowly, beyond what the socket buffers hold."""

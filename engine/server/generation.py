@@ -7,8 +7,8 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
+from engine.core.events import QueueFullError, RequestTooLargeError
 from engine.core.request import Request, Timeline
-from engine.core.scheduler import QueueFullError, RequestTooLargeError
 from engine.loop import EngineUnavailableError, Output
 from engine.server.answer import Answer, Piece
 from engine.server.chat_request import ChatRequest, read_chat_request, read_json

@@ -70,7 +70,22 @@ class LimitInfo(Part):
     context: int | None = None
     queue: int | None = None
     budget: int | None = None
+    budget_in_force: int | None = None
+    """Prefill tokens of the newest step at most; differs from ``budget`` when an ITL target chooses it."""
+    itl_target: int | None = None
+    """Milliseconds; 0: none."""
+    itl_unreachable: bool = False
+    """Decoding alone takes longer than the target."""
     mode: str | None = None
+    """The way of batching in force."""
+    next_mode: str | None = None
+    """What was asked for and takes over when what runs has ended; ``None``: nothing was."""
+    kv_tokens: int | None = None
+    preemption: str | None = None
+    swap_space: int | None = None
+    """Bytes."""
+    prefix_cache: bool | None = None
+    prefix_sharing: bool | None = None
 
 
 class PoolInfo(Part):
@@ -82,6 +97,8 @@ class PoolInfo(Part):
     free: int | None = None
     block_size: int | None = None
     bytes_per_token: int | None = None
+    swapped: int | None = None
+    """Bytes of KV that preempted requests hold in host memory; not part of the pool."""
 
 
 class SlotInfo(Part):
@@ -108,7 +125,11 @@ class SlotInfo(Part):
     """The last up to 24 gaps between tokens, oldest first."""
     preemptions: int | None = None
     recomputed_tokens: int | None = None
-    """Tokens thrown away by preemptions of this request, to be computed again."""
+    """Tokens computed twice because of preemptions of this request."""
+    swapped_bytes: int | None = None
+    """Bytes of its KV moved by preemption, out and back."""
+    cached_tokens: int | None = None
+    """Prompt tokens found in the prefix cache."""
     stalled: float | None = None
     """Time this request spent preempted."""
     blocks: int | None = None
@@ -143,10 +164,17 @@ class CounterInfo(Part):
     """Of the invalid: those whose prompt left no room in the context."""
     preemptions: int | None = None
     recomputed_tokens: int | None = None
+    cached_tokens: int | None = None
+    """Prompt tokens that the prefix cache saved from being computed."""
     prompt_tokens: int | None = None
+    """Prefill tokens computed, those computed again included."""
     generated_tokens: int | None = None
     steps: int | None = None
     kv_swap_bytes: int | None = None
+    """KV moved to host memory and back by preemption, both ways added."""
+    stalled_seconds: float | None = None
+    """Time that requests spent preempted."""
+    pool_resizes: int | None = None
 
 
 class WindowInfo(Part):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from engine.core.request import Request, State
 from engine.core.scheduler import Scheduler
 from engine.settings import BLOCK_SIZE
+from engine.telemetry.estimate import Pace, Running, wait_estimates
 from engine.telemetry.frame import PoolInfo, SlotInfo, SlotState, WaitingInfo
-from engine.telemetry.telemetry import Telemetry
 from engine.telemetry.windows import percentile
 
 GAPS_SHOWN = 24
@@ -28,19 +28,21 @@ class Look:
     waiting_count: int
 
 
-def look(scheduler: Scheduler, telemetry: Telemetry, bytes_per_token: int, now: float) -> Look:
+def look(scheduler: Scheduler, pace: Pace, bytes_per_token: int, now: float) -> Look:
     """Copy the scheduler's state at ``now`` (monotonic seconds)."""
     pool, slots_in_force = scheduler.pool, scheduler.settings.slots
     held = {request.slot: request for request in scheduler.admitted()}
+    waits = estimates(scheduler, pace)
     numbers = sorted(set(range(slots_in_force)) | {slot for slot in held if slot is not None})
     return Look(
         pool=PoolInfo(
             total=pool.num_tokens,
             live=pool.num_used * BLOCK_SIZE,
-            cached=0,
+            cached=pool.num_reclaimable * BLOCK_SIZE,
             free=pool.num_free * BLOCK_SIZE,
             block_size=BLOCK_SIZE,
             bytes_per_token=bytes_per_token,
+            swapped=scheduler.swapped_bytes,
         ),
         slots=tuple(_slot(slot, held[slot], now) if slot in held else SlotInfo(slot=slot) for slot in numbers),
         gaps={request.id: request.gaps.copy() for request in held.values()},
@@ -50,14 +52,27 @@ def look(scheduler: Scheduler, telemetry: Telemetry, bytes_per_token: int, now: 
                 user=request.user,
                 prompt_tokens=request.num_prompt_tokens,
                 waited=now - request.timeline.queued,
-                estimate=telemetry.wait_estimate(position, slots_in_force),
+                estimate=estimate,
             )
-            for position, request in enumerate(scheduler.waiting, start=1)
-            if position <= WAITING_SHOWN
+            for request, estimate in zip(scheduler.waiting, waits, strict=False)
         ),
         running=len(scheduler.running),
         waiting_count=len(scheduler.waiting),
     )
+
+
+def estimates(scheduler: Scheduler, pace: Pace) -> list[float | None]:
+    """Of the first waiting requests, in queue order; see :func:`engine.telemetry.estimate.wait_estimates`."""
+    slots = scheduler.policy.slots(scheduler.settings.slots)
+    running = [
+        Running(
+            prefill_left=request.num_tokens - request.num_computed_tokens,
+            output=request.num_output_tokens,
+            most_output=request.sampling.max_tokens,
+        )
+        for request in (*scheduler.running, *scheduler.preempted)
+    ]
+    return wait_estimates(running, min(len(scheduler.waiting), WAITING_SHOWN), slots, pace)
 
 
 def with_percentiles(seen: Look) -> tuple[SlotInfo, ...]:
@@ -72,8 +87,10 @@ def _slot(slot: int, request: Request, now: float) -> SlotInfo:
     timeline = request.timeline
     state: SlotState = "decode" if request.decoding else "prefill"
     stalled = request.stalled
-    if request.state is State.PREEMPTED:
-        state = "preempted"
+    if request.state.ended:
+        state = "held"
+    elif request.state is State.PREEMPTED:
+        state = "swapped" if request.swapped_tokens else "preempted"
         stalled += now - (request.preempted_at or now)
     return SlotInfo(
         slot=slot,
@@ -92,6 +109,8 @@ def _slot(slot: int, request: Request, now: float) -> SlotInfo:
         gaps=tuple(request.gaps[-GAPS_SHOWN:]),
         preemptions=request.num_preemptions,
         recomputed_tokens=request.recomputed_tokens,
+        swapped_bytes=request.swapped_bytes,
+        cached_tokens=request.cached_tokens,
         stalled=stalled,
         blocks=len(request.block_ids),
     )

@@ -8,33 +8,20 @@ a request.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
-import os
-import sqlite3
 from collections import Counter, deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
-import aiosqlite
-
+from engine.core.events import Event
 from engine.core.request import State
-from engine.core.scheduler import Event
 from engine.settings import StartSettings
 from engine.telemetry.frame import EngineInfo, Frame, FrameEvent
-from engine.telemetry.history_file import (
-    EVENT_COLUMNS,
-    SCHEMA,
-    SCHEMA_VERSION,
-    ChunkInfo,
-    RequestRecord,
-    history_path,
-    pack,
-    summarise,
-)
+from engine.telemetry.history_file import RequestRecord, history_path
+from engine.telemetry.history_writer import FAILURES, MEGABYTE, HistoryWriter
 from engine.telemetry.telemetry import Telemetry
-from engine.telemetry.windows import percentile
+from engine.telemetry.windows import percentiles
 
 log = logging.getLogger("slotdeck.history")
 
@@ -46,8 +33,6 @@ RETRY_SECONDS = 60.0
 SAME_KIND_KEPT = 50
 """Events of one kind kept of one second; the rest become one line, so that a flood of refusals fills no disk."""
 MOST_ENDED = 10_000
-MEGABYTE = 1_000_000
-WAL_LIMIT = f"journal_size_limit = {8 * MEGABYTE}"
 DAY = 86_400.0
 
 
@@ -67,35 +52,32 @@ def open_recorder(engine: Recorded, settings: StartSettings) -> Recorder | None:
     return Recorder(engine, history_path(), days=settings.history_days, megabytes=settings.history_size)
 
 
-class HistoryBusyError(OSError):
-    """Another engine of this user records into the file."""
-
-
 class Recorder:
     """Writes ``path`` until told to stop. ``days`` and ``megabytes`` bound what is kept; the oldest goes first."""
 
     def __init__(self, engine: Recorded, path: Path, *, days: float, megabytes: float) -> None:
-        self.path = path
         self._engine = engine
+        self._writer = HistoryWriter(path)
         self._days = days
         self._bytes = megabytes * MEGABYTE
-        self._notes = engine.info.notes
+        self._note: str | None = None
+        self._problem: str | None = None
         self._cursor = 0
         self._sequence = 0
         self._now = 0.0
         self._frames: list[Frame] = []
         self._events: list[FrameEvent] = []
         self._ended: deque[tuple[Event, float]] = deque(maxlen=MOST_ENDED)
-        self._database: aiosqlite.Connection | None = None
-        self._lock: IO[str] | None = None
-        self._boot: EngineInfo | None = None
-        self._problem: str | None = None
         engine.telemetry.on_ended = lambda event, wall: self._ended.append((event, wall))
+
+    @property
+    def path(self) -> Path:
+        return self._writer.path
 
     @property
     def recording(self) -> bool:
         """True while the file is open."""
-        return self._database is not None
+        return self._writer.is_open
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Record until ``stopping`` is set, then write the rest and close. Raises nothing but CancelledError."""
@@ -117,7 +99,7 @@ class Recorder:
             self._tell("history is not recorded any more: a fault of the recorder, see the engine's log")
         finally:
             self._engine.telemetry.on_ended = None
-            await self._close()
+            await self.close()
 
     def look(self) -> None:
         """Take one frame and what ended since the last one."""
@@ -129,162 +111,59 @@ class Recorder:
         self._frames.append(frame.model_copy(update={"events": events}))
         self._events += events
 
+    async def open(self) -> None:
+        """Open the file, or say once why not."""
+        try:
+            aside = await self._writer.open()
+        except FAILURES as error:
+            await self._failed(error)
+            return
+        if aside is not None:
+            self._tell(aside)
+        if self._problem is not None:
+            self._problem = None
+            self._tell("history is recorded again", lasting=False)
+
     async def write(self) -> None:
         """Bring what was taken to the file. Without a file it is dropped."""
         frames, self._frames = self._frames, []
         events, self._events = self._events, []
         ended = [self._ended.popleft() for _ in range(len(self._ended))]
-        if self._database is None or not frames:
+        if not self.recording or not frames:
             return
         try:
-            if not self.path.exists():
-                raise FileNotFoundError(f"{self.path} was taken away")
-            body = await asyncio.to_thread(pack, frames)
-            records = [_record(event, wall, frames[-1].boot_id) for event, wall in ended]
-            await self._insert(self._database, frames, body, events, records)
-        except (sqlite3.Error, OSError) as error:
+            boot_id = frames[-1].boot_id
+            await self._writer.insert(frames, events, [_record(event, wall, boot_id) for event, wall in ended])
+        except FAILURES as error:
             await self._failed(error)
 
     async def prune(self) -> None:
         """Forget what is older than the days to keep, then the oldest until the file is small enough."""
-        if self._database is None:
-            return
         try:
-            await self._prune(self._database, self._now)
-        except (sqlite3.Error, OSError) as error:
+            await self._writer.prune(self._now - self._days * DAY, self._bytes)
+        except FAILURES as error:
             await self._failed(error)
 
-    # -- the file --------------------------------------------------------------------------------------------
-
-    async def open(self) -> None:
-        """Open the file, or say once why not. A damaged one is set aside for a new one."""
-        try:
-            await self._open()
-        except (sqlite3.Error, OSError) as error:
-            await self._failed(error)
-            return
-        if self._problem is not None:
-            self._problem = None
-            self._tell("history is recorded again", lasting=False)
-
-    async def _open(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if self._lock is None:
-            self._lock = _take_lock(self.path)
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
-        try:
-            await self._connect()
-        except sqlite3.Error as error:
-            if not _damaged(error):
-                raise
-            await self._set_aside(str(error))
-            await self._connect()
-
-    async def _connect(self) -> None:
-        database = self._database = await aiosqlite.connect(self.path, timeout=5)
-        # Each is read to its end: a statement left open would be in the way of the next commit.
-        for pragma in ("auto_vacuum = INCREMENTAL", "journal_mode = WAL", "synchronous = NORMAL", WAL_LIMIT):
-            await database.execute_fetchall(f"PRAGMA {pragma}")
-        version, tables = await _numbers(database, "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
-        if version == 0 and tables == 0:
-            await database.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-        elif version != SCHEMA_VERSION:
-            await self._set_aside(f"it has format {version}, this version of Slotdeck writes {SCHEMA_VERSION}")
-            await self._connect()
-            return
-        await _numbers(database, "SELECT count(*) FROM (SELECT id FROM chunks ORDER BY first_time DESC LIMIT 1)")
-        self._boot = None
-
-    async def _insert(
-        self,
-        database: aiosqlite.Connection,
-        frames: list[Frame],
-        body: bytes,
-        events: list[FrameEvent],
-        ended: list[RequestRecord],
-    ) -> None:
-        boot = frames[-1]
-        if boot.engine != self._boot:
-            started = boot.time - (boot.uptime or 0.0)
-            row = (boot.boot_id, started, boot.engine.model_dump_json(exclude_defaults=True))
-            await database.execute("INSERT OR REPLACE INTO boots VALUES (?, ?, ?)", row)
-        info = summarise(frames).model_dump() | {"body": body}
-        await database.execute(_insertion("chunks", [*ChunkInfo.model_fields, "body"]), info)
-        await database.executemany(
-            _insertion("events", ["boot_id", *EVENT_COLUMNS]),
-            [{"boot_id": boot.boot_id} | event.model_dump() for event in events],
-        )
-        await database.executemany(
-            _insertion("requests", list(RequestRecord.model_fields)),
-            [record.model_dump() for record in ended],
-        )
-        await database.commit()
-        self._boot = boot.engine
-
-    async def _prune(self, database: aiosqlite.Connection, now: float) -> None:
-        await _forget(database, now - self._days * DAY)
-        while True:
-            pages, free, page_size, chunks = await _numbers(
-                database,
-                "PRAGMA page_count",
-                "PRAGMA freelist_count",
-                "PRAGMA page_size",
-                "SELECT count(*) FROM chunks",
-            )
-            if (pages - free) * page_size <= self._bytes or chunks <= 1:
-                break
-            (edge,) = await _numbers(
-                database, f"SELECT first_time FROM chunks ORDER BY first_time LIMIT 1 OFFSET {max(1, chunks // 50)}"
-            )
-            await _forget(database, edge)
-        await database.executescript("PRAGMA incremental_vacuum")  # a script is run to its end, a query is not
-
-    async def _set_aside(self, why: str) -> None:
-        """Rename a file that cannot be used, over the one set aside before it, and say so."""
-        await self._disconnect()
-        aside = self.path.with_name(self.path.name + ".aside")
-        for suffix in ("-wal", "-shm"):
-            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
-        self.path.replace(aside)
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
-        log.warning("%s set aside as %s: %s", self.path, aside, why)
-        self._tell(f"the history could not be read ({why}): set aside as {aside}, a new one begins")
+    async def close(self) -> None:
+        """Let go of the file."""
+        await self._writer.close()
 
     async def _failed(self, error: Exception) -> None:
-        """Stop recording; the same reason is told once."""
-        await self._disconnect()
-        if isinstance(error, sqlite3.Error) and _damaged(error):
-            try:
-                await self._set_aside(str(error))
-                await self._connect()
-            except (sqlite3.Error, OSError) as another:
-                error = another
-            else:
-                return
-        await self._close()
-        if str(error) != self._problem:
+        """Go on with a new file after a damage, else stop recording; the same reason is told once."""
+        aside = await self._writer.recover(error)
+        if aside is not None:
+            self._tell(aside)
+        elif str(error) != self._problem:
             self._problem = str(error)
-            log.warning("history is not recorded: %s", error)
             self._tell(f"history is not recorded: {error}; tried again each minute")
-
-    async def _disconnect(self) -> None:
-        database, self._database = self._database, None
-        if database is not None:
-            try:
-                await database.close()
-            except (sqlite3.Error, ValueError):
-                pass
-
-    async def _close(self) -> None:
-        await self._disconnect()
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
 
     def _tell(self, text: str, *, lasting: bool = True) -> None:
         """An event for those who watch now, and a note for those who come later."""
+        log.warning("%s", text)
         self._engine.telemetry.log("note", text)
-        notes = (*self._notes, text) if lasting else self._notes
+        others = tuple(note for note in self._engine.info.notes if note != self._note)
+        self._note = text if lasting else None
+        notes = (*others, text) if lasting else others
         self._engine.info = self._engine.info.model_copy(update={"notes": notes})
 
 
@@ -316,6 +195,7 @@ def thinned(events: Iterable[FrameEvent], now: float, missed: int = 0) -> tuple[
 
 def _record(event: Event, wall: float, boot_id: str) -> RequestRecord:
     request, timeline = event.request, event.request.timeline
+    itl_p50, itl_p95, itl_max = percentiles(request.gaps, 50, 95, 100)
     outcome = {State.FINISHED: "finished", State.CANCELLED: "cancelled"}.get(request.state, "failed")
     return RequestRecord(
         boot_id=boot_id,
@@ -334,47 +214,10 @@ def _record(event: Event, wall: float, boot_id: str) -> RequestRecord:
         prefill=timeline.prefill,
         ttft=timeline.ttft,
         duration=event.time - timeline.arrival,
-        itl_p50=percentile(request.gaps, 50),
-        itl_p95=percentile(request.gaps, 95),
-        itl_max=percentile(request.gaps, 100),
+        itl_p50=itl_p50,
+        itl_p95=itl_p95,
+        itl_max=itl_max,
         preemptions=request.num_preemptions,
         recomputed_tokens=request.recomputed_tokens,
         stalled=request.stalled,
     )
-
-
-def _damaged(error: sqlite3.Error) -> bool:
-    code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-
-def _take_lock(path: Path) -> IO[str]:
-    """Two engines of one user must not mix their histories; the second one does without."""
-    lock = path.with_name(path.name + ".lock").open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.close()
-        raise HistoryBusyError(f"another engine of this user records into {path}") from error
-    return lock
-
-
-def _insertion(table: str, names: list[str]) -> str:
-    return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join(':' + name for name in names)})"
-
-
-async def _numbers(database: aiosqlite.Connection, *queries: str) -> list[int]:
-    """The first value of each query's first row."""
-    values = []
-    for query in queries:
-        (row,) = await database.execute_fetchall(query)
-        values.append(row[0])
-    return values
-
-
-async def _forget(database: aiosqlite.Connection, before: float) -> None:
-    """Delete what ended before a time."""
-    for condition in ("chunks WHERE last_time", "events WHERE time", "requests WHERE ended"):
-        await database.execute(f"DELETE FROM {condition} < ?", (before,))
-    await database.execute("DELETE FROM boots WHERE boot_id NOT IN (SELECT boot_id FROM chunks)")
-    await database.commit()

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+
+from engine.core.events import Event, EventKind
 from engine.core.request import StepPlan
-from engine.core.scheduler import Event, EventKind
+from engine.telemetry.estimate import Pace
 from engine.telemetry.frame import CounterInfo, FrameEvent, WindowInfo
 from engine.telemetry.metrics import Metrics
-from engine.telemetry.windows import Samples, percentile
+from engine.telemetry.request_log import RequestLog
+from engine.telemetry.windows import Samples, percentile, percentiles
+
+log = logging.getLogger("slotdeck.engine")
 
 MINUTE = 60.0
 TEN_MINUTES = 600.0
@@ -29,7 +36,7 @@ class Telemetry:
     def __init__(self, clock: Callable[[], float], wall: Callable[[], float]) -> None:
         self._clock, self._wall = clock, wall
         self._lock = threading.Lock()
-        self._counts = dict.fromkeys(CounterInfo.model_fields, 0)
+        self._counts: dict[str, Any] = dict.fromkeys(CounterInfo.model_fields, 0)
         self._events: deque[FrameEvent] = deque(maxlen=EVENTS_KEPT)
         self.event_cursor = 0
         """Number of events ever logged; the cursor of a reader that has seen them all."""
@@ -41,9 +48,11 @@ class Telemetry:
         self._windows: tuple[WindowInfo, WindowInfo] | None = None
         self._windows_time = 0.0
         self._started = clock()
-        self._seconds_in_slot: deque[float] = deque(maxlen=20)
+        self._lengths: deque[tuple[int, int]] = deque(maxlen=20)
+        self._prefills: deque[tuple[int, float]] = deque(maxlen=64)
         self.recent_ttft: deque[float] = deque(maxlen=20)
         self.metrics = Metrics()
+        self.requests = RequestLog(clock, wall)
         self.on_ended: Callable[[Event, float], None] | None = None
         """Called with each request's last event and the wall clock, in the thread that ended it; must not wait."""
 
@@ -63,9 +72,9 @@ class Telemetry:
         self._count("too_long")
         self.log("too_long", f"{user} refused: {reason}", user=user)
 
-    def count_rejected(self, user: str, reason: str) -> None:
-        """It ended as refused (503)."""
-        self._count("rejected")
+    def count_rejected(self, user: str, reason: str, count: int = 1) -> None:
+        """It (or ``count`` answers to one prompt) ended as refused (503)."""
+        self._count("rejected", count)
         self.log("rejected", f"{user} refused: {reason}", user=user)
 
     def count_cancelled_before_queue(self) -> None:
@@ -76,7 +85,10 @@ class Telemetry:
         """It ended by a fault of ours before the engine saw it."""
         self._count("failed")
 
-    def _count(self, name: str, by: int = 1) -> None:
+    def count_pool_resize(self) -> None:
+        self._count("pool_resizes")
+
+    def _count(self, name: str, by: float = 1) -> None:
         with self._lock:
             self._counts[name] += by
 
@@ -85,6 +97,8 @@ class Telemetry:
         with self._lock:
             self._events.append(FrameEvent(time=self._wall(), kind=kind, text=text, **fields))
             self.event_cursor += 1
+        if kind == "setting_changed":
+            self.requests.see_change(text)
 
     # -- from the loop --------------------------------------------------------------------------------------
 
@@ -97,6 +111,7 @@ class Telemetry:
             self._counts["generated_tokens"] += generated
             if prompt:
                 self._prompt.append(now, prompt)
+                self._prefills.append((prompt, seconds))
             if generated:
                 self._generated.append(now, generated)
             for row in plan.rows:
@@ -104,11 +119,13 @@ class Telemetry:
                     self._itl.append(now, row.request.gaps[-1])
                     self.metrics.itl.observe(row.request.gaps[-1])
         self.metrics.step.observe(seconds)
+        self.requests.see_step(plan, seconds, now)
 
     def observe(self, events: Iterable[Event]) -> None:
         """Count and log what the scheduler says happened."""
         for event in events:
             self._OBSERVERS[event.kind](self, event)
+            self.requests.see_event(event)
             if self.on_ended is not None and event.kind in _ENDS:
                 self.on_ended(event, self._wall())
 
@@ -116,12 +133,19 @@ class Telemetry:
         request = event.request
         self.log(event.kind.value, text, request_id=request.id, user=request.user, slot=request.slot)
 
+    @staticmethod
+    def _who(event: Event) -> str:
+        return f"{event.request.user} (slot {event.request.slot})"
+
     def _admitted(self, event: Event) -> None:
         wait = event.request.timeline.queue_wait or 0.0
         with self._lock:
             self._wait.append(event.time, wait)
         self.metrics.queue_wait.observe(wait)
-        self._log(event, f"{event.request.user} admitted to slot {event.request.slot} after {wait:.2f} s in the queue")
+        self._count("cached_tokens", event.request.cached_tokens)
+        cached = f", {event.request.cached_tokens} tokens from the prefix cache" if event.request.cached_tokens else ""
+        slot = event.request.slot
+        self._log(event, f"{event.request.user} admitted to slot {slot} after {wait:.2f} s in the queue{cached}")
 
     def _first_token(self, event: Event) -> None:
         timeline = event.request.timeline
@@ -136,22 +160,25 @@ class Telemetry:
 
     def _preempted(self, event: Event) -> None:
         self._count("preemptions")
-        self._count("recomputed_tokens", event.tokens)
+        self._count("kv_swap_bytes", event.swapped_bytes)
         times = event.request.num_preemptions
-        self._log(
-            event,
-            f"{event.request.user} preempted, the KV pool is full: {event.tokens} tokens thrown away"
-            + (f", {times} times now" if times > 1 else ""),
-        )
+        became = "copied to host memory" if event.swapped_bytes else "thrown away"
+        text = f"{self._who(event)} preempted, the KV pool is full: {event.tokens} tokens {became}"
+        self._log(event, text + (f", {times} times now" if times > 1 else ""))
+        log.info("request %s: %s", event.request.id, text)
 
     def _resumed(self, event: Event) -> None:
-        stalled = event.request.stalled
-        self._log(event, f"{event.request.user} resumed after {stalled:.2f} s: {event.tokens} tokens to compute again")
+        self._count("recomputed_tokens", event.tokens)
+        self._count("kv_swap_bytes", event.swapped_bytes)
+        self._count("stalled_seconds", event.stalled)
+        work = "its KV copied back" if event.swapped_bytes else f"{event.tokens} tokens to compute again"
+        self._log(event, f"{self._who(event)} resumed after {event.stalled:.2f} s: {work}")
 
     def _finished(self, event: Event) -> None:
         request = event.request
         self._count("finished")
-        self._left_slot(event)
+        with self._lock:
+            self._lengths.append((request.num_prompt_tokens, request.num_output_tokens))
         reason = request.finish_reason.value if request.finish_reason else "stop"
         seconds = event.time - request.timeline.arrival
         self.metrics.finished(reason)
@@ -165,7 +192,6 @@ class Telemetry:
             waited = event.time - request.timeline.queued
             self._log(event, f"{request.user} gave up waiting after {waited:.1f} s")
         else:
-            self._left_slot(event)
             self._log(event, f"{request.user} cancelled after {request.num_output_tokens} tokens")
 
     def _failed(self, event: Event) -> None:
@@ -182,11 +208,6 @@ class Telemetry:
         EventKind.FAILED: _failed,
     }
 
-    def _left_slot(self, event: Event) -> None:
-        if event.request.timeline.scheduled is not None:
-            with self._lock:
-                self._seconds_in_slot.append(event.time - event.request.timeline.scheduled)
-
     # -- to frames and metrics ------------------------------------------------------------------------------
 
     def counters(self) -> CounterInfo:
@@ -199,14 +220,19 @@ class Telemetry:
             count = min(self.event_cursor - cursor, len(self._events))
             return tuple(self._events)[len(self._events) - count :], self.event_cursor
 
-    def wait_estimate(self, position: int, slots: int) -> float | None:
-        """Seconds until the ``position``-th (from 1) waiting request likely gets a slot.
-
-        Mean time that the last 20 requests held a slot, times position, over slots; ``None`` before the first end.
-        """
+    def pace(self) -> Pace:
+        """How requests went lately, for estimates of waits."""
+        minute, ten_minutes = self.windows()
         with self._lock:
-            held = self._seconds_in_slot
-            return sum(held) / len(held) * position / max(1, slots) if held else None
+            ended, lengths = len(self._lengths), list(self._lengths)
+            prefills = list(self._prefills)
+        seconds = sum(spent for _, spent in prefills)
+        return Pace(
+            output=sum(output for _, output in lengths) / ended if ended else None,
+            prompt=sum(prompt for prompt, _ in lengths) / ended if ended else None,
+            gap=minute.itl_p50 if minute.itl_p50 is not None else ten_minutes.itl_p50,
+            prompt_per_second=sum(tokens for tokens, _ in prefills) / seconds if seconds else None,
+        )
 
     def rates(self) -> tuple[float, float]:
         """Generated and prompt tokens per second over the last 5 s (or since the start, if that is shorter)."""
@@ -221,27 +247,35 @@ class Telemetry:
         """The last 60 s and 10 min, computed at most once a second."""
         now = self._clock()
         with self._lock:
-            if self._windows is None or now - self._windows_time >= 1.0:
-                self._windows = self._window(MINUTE, now), self._window(TEN_MINUTES, now)
-                self._windows_time = now
-            return self._windows
+            if self._windows is not None and now - self._windows_time < 1.0:
+                return self._windows
+            minute, ten_minutes = self._copy(MINUTE, now), self._copy(TEN_MINUTES, now)
+        # Sorting a busy quarter of a million gaps takes milliseconds, in which the loop must not wait for the lock.
+        windows = self._window(MINUTE, now, minute), self._window(TEN_MINUTES, now, ten_minutes)
+        with self._lock:
+            self._windows, self._windows_time = windows, now
+        return windows
 
-    def _window(self, seconds: float, now: float) -> WindowInfo:
-        since = now - seconds
-        ttft, itl, wait = (samples.since(since) for samples in (self._ttft, self._itl, self._wait))
+    def _copy(self, seconds: float, now: float) -> list[np.ndarray]:
+        measured = (self._ttft, self._itl, self._wait, self._generated, self._prompt)
+        return [samples.since(now - seconds).copy() for samples in measured]
+
+    def _window(self, seconds: float, now: float, samples: list[np.ndarray]) -> WindowInfo:
+        ttft, itl, wait, generated, prompt = samples
         elapsed = max(min(seconds, now - self._started), 0.5)
-        tokens = [float(samples.since(since).sum() / elapsed) for samples in (self._generated, self._prompt)]
+        ttft_p50, ttft_p95 = percentiles(ttft, 50, 95)
+        itl_p50, itl_p95, itl_max = percentiles(itl, 50, 95, 100)
         return WindowInfo(
             seconds=seconds,
-            ttft_p50=percentile(ttft, 50),
-            ttft_p95=percentile(ttft, 95),
+            ttft_p50=ttft_p50,
+            ttft_p95=ttft_p95,
             ttft_count=len(ttft),
-            itl_p50=percentile(itl, 50),
-            itl_p95=percentile(itl, 95),
-            itl_max=percentile(itl, 100),
+            itl_p50=itl_p50,
+            itl_p95=itl_p95,
+            itl_max=itl_max,
             itl_count=len(itl),
             wait_p95=percentile(wait, 95),
             wait_count=len(wait),
-            generated_per_second=tokens[0],
-            prompt_per_second=tokens[1],
+            generated_per_second=float(generated.sum() / elapsed),
+            prompt_per_second=float(prompt.sum() / elapsed),
         )

@@ -12,6 +12,11 @@ def percentile(values: Sequence[float] | np.ndarray, q: float) -> float | None:
     return float(np.percentile(values, q)) if len(values) else None
 
 
+def percentiles(values: Sequence[float] | np.ndarray, *qs: float) -> list[float | None]:
+    """Several percentiles as :func:`percentile` gives them, for little more than the price of one."""
+    return [float(value) for value in np.percentile(values, qs)] if len(values) else [None] * len(qs)
+
+
 class Samples:
     """Time-stamped values of the last ``horizon`` seconds, kept in two growing arrays, oldest first.
 

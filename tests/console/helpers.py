@@ -13,6 +13,7 @@ from console.app import ConsoleApp
 from console.sources.base import Answer, Disconnected, Update
 from console.widgets.cells import plain
 from engine.telemetry.frame import Frame
+from engine.telemetry.request_detail import RequestDetail
 
 
 class ScriptedSource:
@@ -27,6 +28,7 @@ class ScriptedSource:
         self.answer: Callable[[dict[str, Any]], Answer] = lambda _changes: Answer(True, revision=4)
         self.shutdown_answer = Answer(True)
         self.cancelled: list[str] = []
+        self.details: dict[str, RequestDetail] = {}
         self.cancel_answer = Answer(True)
 
     async def updates(self) -> Any:
@@ -44,6 +46,9 @@ class ScriptedSource:
         if self.cancel_answer.ok:
             self.cancelled.append(request_id)
         return self.cancel_answer
+
+    async def request(self, request_id: str) -> RequestDetail | Answer:
+        return self.details.get(request_id, Answer(False, message="no such request runs, waits or ended lately"))
 
     async def shutdown(self, force: bool) -> Answer:
         self.shutdowns.append(force)

@@ -108,7 +108,7 @@ async def test_an_unreadable_frame_is_a_disconnection_with_a_reason(socket: Path
         engine.frame = lambda _step: WindowInfo(seconds=1)  # type: ignore
         [update] = await take(EngineSource(socket).updates(), 1)
     assert isinstance(update, Disconnected)
-    assert "unreadable frame from the engine (boot_id" in update.reason
+    assert "unreadable answer from the engine (boot_id" in update.reason
 
 
 @pytest.mark.parametrize("name", ["run.ndjson", "run.ndjson.gz"])

@@ -5,54 +5,10 @@ from __future__ import annotations
 import pytest
 
 from engine.core.block_pool import BlockPool, PoolExhaustedError
-from engine.core.request import FinishReason, Request, SamplingParams, State, StepPlan, StepResult, Timeline
-from engine.core.scheduler import Event, EventKind, QueueFullError, RequestTooLargeError, Scheduler
-from engine.settings import LiveSettings, SettingsError
-
-
-class Engine:
-    """A scheduler, a clock that ticks once per call, and a model that always says 5."""
-
-    def __init__(self, blocks: int = 64, slots: int = 4, context: int = 512, queue: int = 4, budget: int = 64) -> None:
-        self.scheduler = Scheduler(
-            LiveSettings(slots=slots, context=context, queue=queue, budget=budget), BlockPool(blocks)
-        )
-        self.now = 0.0
-        self.events: list[Event] = []
-        self.count = 0
-
-    def add(self, prompt: int, output: int = 4) -> Request:
-        self.count += 1
-        self.now += 1
-        params = SamplingParams(max_tokens=output)
-        request = Request(f"r{self.count}", "user", [1] * prompt, params, Timeline(self.now, self.now))
-        self.scheduler.add(request)
-        return request
-
-    def plan(self) -> StepPlan:
-        self.now += 1
-        plan, events = self.scheduler.plan(self.now)
-        self.events += events
-        return plan
-
-    def commit(self, plan: StepPlan, token: int = 5) -> None:
-        self.now += 1
-        tokens = {row.request.id: token for row in plan.rows if row.samples}
-        self.events += self.scheduler.commit(plan, StepResult(tokens=tokens), self.now)
-        self.scheduler.check()
-
-    def step(self) -> StepPlan:
-        plan = self.plan()
-        self.commit(plan)
-        return plan
-
-    def run_to_end(self) -> None:
-        while self.scheduler.has_work:
-            self.step()
-
-
-def shares(plan: StepPlan) -> dict[str, int]:
-    return {row.request.id: row.count for row in plan.rows}
+from engine.core.events import EventKind, QueueFullError, RequestTooLargeError
+from engine.core.request import FinishReason, State, StepResult
+from engine.settings import SettingsError
+from tests.core.simple_engine import Engine, shares
 
 
 def test_a_freed_slot_is_taken_in_the_next_step() -> None:
@@ -180,14 +136,14 @@ def test_cancelled_while_preempted_gives_everything_back() -> None:
     assert engine.scheduler.pool.num_used == 0
 
 
-def test_kv_01_larger_than_the_pool_is_refused_and_blocks_nobody() -> None:
-    engine = Engine(blocks=8, context=128)
-    engine.scheduler.pool = BlockPool(4)
-    with pytest.raises(RequestTooLargeError, match="whole KV pool of 64"):
-        engine.add(60, output=10)
+def test_kv_01_the_pool_always_holds_a_full_context_so_whoever_is_accepted_is_served() -> None:
+    with pytest.raises(SettingsError, match="at most 64 tokens"):
+        Engine(blocks=4, context=128)
+    engine = Engine(blocks=4, context=64, slots=4)
+    largest = engine.add(40, output=24)
     small = engine.add(8)
     engine.run_to_end()
-    assert small.state is State.FINISHED
+    assert largest.state is small.state is State.FINISHED
 
 
 def test_cut_prompts_do_not_exist_beyond_the_context_is_refused() -> None:
@@ -216,7 +172,7 @@ def test_kv_04_a_preempted_request_keeps_its_tokens_its_slot_and_its_count() -> 
     tokens, slot = list(victim.token_ids), victim.slot
     preempted = [event for event in engine.events if event.kind is EventKind.PREEMPTED]
     assert [event.request for event in preempted] == [victim]
-    assert preempted[0].tokens == victim.recomputed_tokens == len(tokens) - 1
+    assert preempted[0].tokens == len(tokens) - 1
     while victim.state is State.PREEMPTED:
         assert victim.block_ids == []
         engine.step()
@@ -339,7 +295,7 @@ def test_pool_hands_out_low_ids_first_and_takes_nothing_when_it_cannot_give_all(
     assert pool.allocate(2) == [0, 1]
     pool.release([0])
     assert pool.allocate(1) == [0]
-    with pytest.raises(PoolExhaustedError, match="3 blocks asked for, 2 of 4 free"):
+    with pytest.raises(PoolExhaustedError, match="3 blocks asked for, 2 of 4 available"):
         pool.allocate(3)
     assert pool.num_free == 2
 
@@ -353,5 +309,5 @@ def test_a_shared_block_is_free_when_its_last_holder_lets_go() -> None:
     assert pool.num_free == 1
     pool.release([block])
     assert pool.num_free == 2
-    with pytest.raises(ValueError, match="free already"):
+    with pytest.raises(ValueError, match="held by nobody"):
         pool.release([block])

@@ -1,4 +1,9 @@
-"""Random lives of a scheduler: arrivals, cancels, stops, faults, setting changes; every invariant after each step."""
+"""Random lives of a scheduler: arrivals, cancels, stops, faults, resizes, setting and mode changes; every invariant
+after each step.
+
+The runner of these tests is a KV store without numbers: it remembers for each place in the pool which prefix of which
+partition was written there, follows moves and swaps, and checks that every place that attention would read is right.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +12,54 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
 from engine.core.block_pool import BlockPool, blocks_for
+from engine.core.events import Event, EventKind, QueueFullError, RequestTooLargeError
 from engine.core.request import FinishReason, Request, SamplingParams, State, StepPlan, StepResult, Timeline
-from engine.core.scheduler import Event, EventKind, QueueFullError, RequestTooLargeError, Scheduler
+from engine.core.scheduler import Scheduler
 from engine.settings import BLOCK_SIZE, LiveSettings, SettingsError
 
 END_TOKEN = 7
 NUM_BLOCKS = 12
+Place = tuple[str, int]
+"""Partition, and hash of all tokens up to and including the one whose KV this is."""
 
 
-def token_after(request: Request) -> int:
+def next_token(tokens: list[int]) -> int:
     """A model-free model: the next token is a function of all tokens so far, so a lost or repeated one shows."""
-    return (sum(request.token_ids) * 31 + len(request.token_ids) * 17) % 1000 + 10
+    return (sum(tokens) * 31 + len(tokens) * 17) % 40 + 10
+
+
+class PlaceStore:
+    """What a KV store would hold."""
+
+    def __init__(self) -> None:
+        self.places: dict[int, Place] = {}
+        self.host: dict[str, list[dict[int, Place]]] = {}
+
+    def _block(self, block_id: int) -> dict[int, Place]:
+        start = block_id * BLOCK_SIZE
+        return {i: self.places[start + i] for i in range(BLOCK_SIZE) if start + i in self.places}
+
+    def _put(self, block_id: int, content: dict[int, Place]) -> None:
+        for i in range(BLOCK_SIZE):
+            self.places.pop(block_id * BLOCK_SIZE + i, None)
+        self.places |= {block_id * BLOCK_SIZE + i: place for i, place in content.items()}
+
+    def move(self, moves: dict[int, int]) -> None:
+        for source, destination in moves.items():
+            self._put(destination, self._block(source))
+
+    def swap(self, plan: StepPlan) -> None:
+        for swap in plan.swap_outs:
+            self.host[swap.request_id] = [self._block(block_id) for block_id in swap.block_ids]
+        for request_id in plan.swap_drops:
+            del self.host[request_id]
+        for swap in plan.swap_ins:
+            for block_id, content in zip(swap.block_ids, self.host.pop(swap.request_id), strict=True):
+                self._put(block_id, content)
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Drives the scheduler as the loop does, against a runner that checks that every token's KV is really there."""
+    """Drives the scheduler as the loop does."""
 
     alive = Bundle("alive")
 
@@ -30,10 +68,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.counter = 0
         self.pool = BlockPool(NUM_BLOCKS)
-        self.scheduler = Scheduler(LiveSettings(slots=3, context=64, queue=4, budget=16), self.pool)
+        self.scheduler = Scheduler(
+            LiveSettings(slots=3, context=128, queue=4, budget=16, preemption="swap"), self.pool, block_bytes=10
+        )
         self.plan: StepPlan | None = None
-        self.written: dict[int, tuple[str, int, int]] = {}
-        """Flat pool position -> (request id, position, token): what a real KV store would hold."""
+        self.store = PlaceStore()
+        self.hashes: dict[str, list[int]] = {}
         self.prompts: dict[str, list[int]] = {}
         self.ended: dict[str, Request] = {}
         self.received = self.refused = 0
@@ -48,33 +88,47 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert event.request.id not in self.ended, "ended twice"
                 self.ended[event.request.id] = event.request
 
+    def place(self, request: Request, position: int) -> Place:
+        known = self.hashes.setdefault(request.id, [])
+        while len(known) <= position:
+            known.append(hash((known[-1] if known else 0, request.token_ids[len(known)])))
+        return request.partition, known[position]
+
     # -- what happens from outside, also between plan and commit ----------------------------------------------
 
     @rule(
         target=alive,
-        prompt=st.lists(st.integers(10, 1000), min_size=1, max_size=60),
-        max_tokens=st.integers(1, 60),
+        user=st.sampled_from("ABC"),
+        prompt=st.lists(st.integers(10, 12), min_size=1, max_size=60),
+        beginning=st.sampled_from([0, 16, 33]),
+        max_tokens=st.integers(1, 90),
+        answers=st.sampled_from([1, 1, 1, 2, 3]),
     )
-    def arrive(self, prompt: list[int], max_tokens: int) -> str:
-        self.counter += 1
-        self.received += 1
-        identity = f"r{self.counter}"
+    def arrive(self, user: str, prompt: list[int], beginning: int, max_tokens: int, answers: int) -> str:
+        prompt = [10] * beginning + prompt
+        self.received += answers
         params = SamplingParams(max_tokens=max_tokens, stop_token_ids=frozenset({END_TOKEN}))
-        request = Request(identity, "user", list(prompt), params, Timeline(arrival=self.tick(), queued=self.now))
-        too_large = len(prompt) + max_tokens > min(self.scheduler.settings.context, self.pool.num_tokens)
-        waiting = len(self.scheduler.waiting)
+        requests = []
+        for _ in range(answers):
+            self.counter += 1
+            timeline = Timeline(arrival=self.tick(), queued=self.now)
+            requests.append(Request(f"r{self.counter}", user, list(prompt), params, timeline))
+        too_large = len(prompt) + max_tokens > self.scheduler.settings.context
+        waiting, known = len(self.scheduler.waiting), self.scheduler.num_in_flight
+        refusal: Exception | None = None
         try:
-            self.scheduler.add(request)
-            assert not too_large
-            self.prompts[identity] = list(prompt)
-        except RequestTooLargeError:
-            assert too_large
-            self.refused += 1
-        except QueueFullError:
-            assert waiting >= self.scheduler.settings.queue
-            assert identity not in self.scheduler
-            self.refused += 1
-        return identity
+            self.scheduler.add(*requests)
+        except (RequestTooLargeError, QueueFullError) as error:
+            refusal = error
+        assert too_large == isinstance(refusal, RequestTooLargeError)
+        if refusal is None:
+            self.prompts |= {request.id: list(prompt) for request in requests}
+        else:
+            assert too_large or waiting + answers > self.scheduler.settings.queue
+            assert self.scheduler.num_in_flight == known
+            assert len(self.scheduler.waiting) == waiting
+            self.refused += answers
+        return requests[-1].id
 
     @rule(identity=consumes(alive))
     def cancel(self, identity: str) -> None:
@@ -82,27 +136,51 @@ class SchedulerMachine(RuleBasedStateMachine):
         if self.plan is None:
             assert identity not in self.scheduler
 
-    @rule(identity=consumes(alive), keep=st.integers(0, 5))
-    def stop_string(self, identity: str, keep: int) -> None:
-        request = next((r for r in self.scheduler.requests() if r.id == identity), None)
-        if request is None or request.num_output_tokens < keep or request.num_output_tokens == 0:
-            return
-        self.observe(self.scheduler.finish(identity, keep, self.tick()))
+    @precondition(lambda self: any(r.num_output_tokens for r in self.scheduler.requests()))
+    @rule(keep=st.integers(0, 5), data=st.data())
+    def stop_string(self, keep: int, data: st.DataObject) -> None:
+        request = data.draw(st.sampled_from([r for r in self.scheduler.requests() if r.num_output_tokens]))
+        keep = min(keep, request.num_output_tokens)
+        self.observe(self.scheduler.finish(request.id, keep, self.tick()))
 
     @rule(
         slots=st.integers(1, 8),
-        context=st.sampled_from([64, 96, 128, 192, 256]),
+        context=st.sampled_from([64, 128, 192, 512]),
         queue=st.integers(0, 6),
         budget=st.sampled_from([1, 2, 3, 7, 16, 64, 256]),
+        mode=st.sampled_from(["serial", "static", "continuous", "continuous"]),
+        preemption=st.sampled_from(["recompute", "swap"]),
+        swap_space=st.sampled_from([0, 30, 1000]),
+        prefix_cache=st.booleans(),
+        prefix_sharing=st.booleans(),
+        itl_target=st.sampled_from([0, 0, 500, 3000]),
     )
-    def change(self, slots: int, context: int, queue: int, budget: int) -> None:
-        wanted = LiveSettings(slots=slots, context=context, queue=queue, budget=budget)
+    def change(self, **values: object) -> None:
         before = self.scheduler.settings
+        wanted = LiveSettings(**values)  # type: ignore[arg-type]
         try:
             self.scheduler.update(wanted)
         except SettingsError:
-            assert context > self.pool.num_tokens
+            assert wanted.context > self.pool.num_tokens or wanted.slots > self.pool.num_blocks
             assert self.scheduler.settings == before
+
+    @precondition(lambda self: self.plan is None)
+    @rule(num_blocks=st.integers(4, 24))
+    def resize(self, num_blocks: int) -> None:
+        before = self.pool.num_blocks
+        largest = max((blocks_for(r.most_tokens) for r in self.scheduler.requests()), default=0)
+        settings = self.scheduler.settings
+        try:
+            moves, events = self.scheduler.resize(num_blocks, self.tick())
+        except SettingsError:
+            assert num_blocks < max(largest, blocks_for(settings.context), settings.slots)
+            assert self.pool.num_blocks == before
+            return
+        self.observe(events)
+        assert not set(moves) & set(moves.values())
+        self.store.move(moves)
+        self.store.places = {k: v for k, v in self.store.places.items() if k < num_blocks * BLOCK_SIZE}
+        assert self.pool.num_blocks == num_blocks
 
     # -- the step ---------------------------------------------------------------------------------------------
 
@@ -111,27 +189,37 @@ class SchedulerMachine(RuleBasedStateMachine):
     def make_plan(self) -> None:
         scheduler = self.scheduler
         decoding = [r for r in scheduler.running if r.decoding]
-        admitted_before, slots = len(scheduler.admitted()), scheduler.settings.slots
+        admitted_before, settings = len(scheduler.admitted()), scheduler.settings
         oldest = scheduler.running[0] if scheduler.running else None
         plan, events = scheduler.plan(self.tick())
         self.observe(events)
         kinds = {event.kind for event in events}
-        assert plan.rows, "nothing runs while work exists"
-        assert plan.num_prefill_tokens <= scheduler.settings.budget
+        policy = scheduler.policy
+        slots = policy.slots(settings.slots)
+        assert plan.rows or not scheduler.num_in_flight, "nothing runs while work exists"
+        assert plan.num_prefill_tokens <= scheduler.budget_in_force
+        if not settings.itl_target:
+            assert scheduler.budget_in_force == settings.budget
         in_plan = {row.request.id for row in plan.rows}
         assert len(in_plan) == len(plan.rows)
-        for request in decoding:
-            assert request.id in in_plan or request.state is State.PREEMPTED, "a running decode missed a step"
+        if policy.may_decode(scheduler.running):
+            for request in decoding:
+                assert request.id in in_plan or request.state is State.PREEMPTED, "a running decode missed a step"
+        else:
+            assert policy.name == "static"
+            assert plan.num_decodes == 0
         if oldest is not None:
             assert oldest.state is State.RUNNING, "the oldest was preempted"
-            if oldest in decoding:
-                assert oldest.id in in_plan
         assert len(scheduler.admitted()) <= max(slots, admitted_before), "more admitted than slots, and not draining"
         if EventKind.PREEMPTED in kinds:
             assert not kinds & {EventKind.ADMITTED, EventKind.RESUMED}, "admitted in a step that preempted"
         if EventKind.ADMITTED in kinds:
-            assert len(scheduler.running) <= slots
-        assert len({r.slot for r in scheduler.admitted()}) == len(scheduler.admitted())
+            assert len(scheduler.admitted()) <= slots
+            assert policy.name == settings.mode, "admitted while another mode drains"
+            assert policy.joins_running or admitted_before == 0, "somebody joined a batch that runs"
+        for request in scheduler.running:
+            if request.leader is not None and request.num_computed_tokens == 0:
+                assert request.leader.state.ended or request.num_prompt_tokens <= BLOCK_SIZE or request.num_preemptions
         self.plan = plan
 
     @precondition(lambda self: self.plan is not None)
@@ -139,27 +227,48 @@ class SchedulerMachine(RuleBasedStateMachine):
     def commit(self, bad: int | None, stops: int | None) -> None:
         plan, self.plan = self.plan, None
         assert plan is not None
+        self.store.swap(plan)
         result = StepResult()
-        for index, row in enumerate(plan.rows):
+        for row in plan.rows:
             request = row.request
             assert row.start == request.num_computed_tokens
             for position in range(row.start, row.start + row.count):
-                self.written[self.flat(request, position)] = (request.id, position, request.token_ids[position])
+                block_id = request.block_ids[position // BLOCK_SIZE]
+                assert self.pool.refcount(block_id) == 1, "a shared block is written"
+                assert block_id not in self.pool._content, "a published block is written"
+                self.store.places[self.flat(request, position)] = self.place(request, position)
+        for index, row in enumerate(plan.rows):
+            request = row.request
             for position in range(row.start + row.count):
-                expected = (request.id, position, request.token_ids[position])
-                assert self.written[self.flat(request, position)] == expected, "attention would read foreign KV"
+                found = self.store.places[self.flat(request, position)]
+                assert found == self.place(request, position), "attention would read foreign KV"
             if index == bad:
                 result.failures[request.id] = "NaN logits"
             elif row.samples:
                 assert row.start + row.count == request.num_tokens
-                result.tokens[request.id] = END_TOKEN if index == stops else token_after(request)
+                result.tokens[request.id] = END_TOKEN if index == stops else next_token(request.token_ids)
+        decodes = plan.num_decodes
+        self.scheduler.cost.observe(
+            decodes, plan.num_prefill_tokens, 100, 0.1 * decodes + 0.05 * plan.num_prefill_tokens
+        )
         self.observe(self.scheduler.commit(plan, result, self.tick()))
+
+    @precondition(lambda self: self.plan is None and self.scheduler.has_work)
+    @rule(steps=st.integers(2, 60))
+    def run(self, steps: int) -> None:
+        """Many steps with nothing from outside, so that pools fill up and batches end."""
+        for _ in range(steps):
+            if self.scheduler.has_work:
+                self.make_plan()
+                self.commit(bad=None, stops=None)
+                self.scheduler.check()
 
     @precondition(lambda self: self.plan is not None)
     @rule()
     def step_fails(self) -> None:
         plan, self.plan = self.plan, None
         assert plan is not None
+        self.store = PlaceStore()  # whatever was there cannot be trusted
         self.observe(self.scheduler.fail_step(plan, "injected", self.tick()))
         assert not any(row.request.id in self.scheduler for row in plan.rows)
         assert not self.scheduler.running
@@ -172,8 +281,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def consistent(self) -> None:
         self.scheduler.check()
-        assert self.pool.num_used + self.pool.num_free == NUM_BLOCKS
+        assert self.pool.num_used + self.pool.num_reclaimable + self.pool.num_free == self.pool.num_blocks
         assert self.received == self.refused + len(self.ended) + self.scheduler.num_in_flight
+        assert self.scheduler.swapped_bytes <= 1000
 
     @invariant()
     def outputs_are_whole(self) -> None:
@@ -183,7 +293,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert request.token_ids[: len(prompt)] == prompt
             tokens = list(prompt)
             for token in request.output_token_ids:
-                assert token in (END_TOKEN, (sum(tokens) * 31 + len(tokens) * 17) % 1000 + 10)
+                assert token in (END_TOKEN, next_token(tokens))
                 tokens.append(token)
             line = request.timeline
             stamps = [line.arrival, line.queued, line.scheduled, line.first_token, line.last_token, line.ended]
@@ -207,12 +317,15 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.scheduler.check()
         assert not self.scheduler.has_work, "not live: work is left"
         assert self.pool.num_used == 0
+        assert self.scheduler.swapped_bytes == 0
+        assert self.store.host == {}, "host memory of somebody who is gone"
+        assert not self.scheduler.held
         assert all(request.block_ids == [] for request in self.ended.values())
         assert self.received == self.refused + len(self.ended)
 
 
 TestScheduler = SchedulerMachine.TestCase
-TestScheduler.settings = hypothesis_settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestScheduler.settings = hypothesis_settings(max_examples=250, stateful_step_count=70, deadline=None)
 
 
 def test_blocks_for_is_exact() -> None:

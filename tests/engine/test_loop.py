@@ -5,22 +5,26 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from engine.core.events import QueueFullError
 from engine.core.request import Request, SamplingParams, StepPlan, StepResult, Timeline
-from engine.core.scheduler import QueueFullError
-from engine.loop import EngineLoop, EngineUnavailableError, Output, RevisionConflictError
+from engine.loop import EngineLoop, EngineUnavailableError, RevisionConflictError
+from engine.outputs import Output
 from engine.settings import LiveSettings, SettingsError
 from engine.telemetry.frame import EngineInfo
+from tests.model_free import NoTensors
 
 PATIENCE = 20.0
 
 
-class StubRunner:
+class StubRunner(NoTensors):
     """Answers with the position as token. Held, it computes only the steps it is allowed to."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._changed = threading.Condition()
         self._allowed: float = float("inf")
         self._begun = 0
@@ -82,9 +86,9 @@ class Client:
 
 
 class Bench:
-    def __init__(self, **settings: int) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.runner, self.client = StubRunner(), Client()
-        values = {"slots": 2, "context": 256, "queue": 4, "budget": 16} | settings
+        values: dict[str, Any] = {"slots": 2, "context": 256, "queue": 4, "budget": 16, "kv_tokens": 512} | settings
         self.loop = EngineLoop(
             runner=self.runner,
             settings=LiveSettings(**values),
@@ -153,7 +157,8 @@ def test_met_04_a_frame_tells_the_truth_while_a_step_runs(bench: Bench) -> None:
     assert frame.slots[0].user == "a"
     assert frame.pool.live is not None
     assert frame.pool.free is not None
-    assert frame.pool.live + frame.pool.free == frame.pool.total == 512
+    assert frame.pool.cached is not None
+    assert frame.pool.live + frame.pool.cached + frame.pool.free == frame.pool.total == 512
     assert balanced(bench)
 
 
@@ -300,6 +305,7 @@ def test_settings_change_whole_or_not_at_all(bench: Bench) -> None:
     assert (limits.revision, limits.slots, limits.budget) == (1, 4, 32)
     for changes, message in [
         ({"slots": 8, "context": 500}, "trained for: at most 400"),
+        ({"mode": "fast"}, "mode"),
         ({"slots": 0}, "slots must be between 1 and 256"),
         ({"slots": 64}, "at most 32"),
         ({"slots": "8"}, "slots"),
@@ -359,3 +365,72 @@ def test_without_traffic_percentiles_are_unknown_not_zero() -> None:
     assert frame.minute.ttft_p95 is None
     assert frame.ten_minutes.itl_p95 is None
     assert frame.health == "starting"
+
+
+def test_the_pool_is_resized_between_two_steps_while_people_stream(bench: Bench) -> None:
+    bench.runner.allow(0)
+    bench.submit("a", output=60)
+    bench.submit("b", output=60)
+    bench.steps(5)
+    done: list[object] = []
+    turner = threading.Thread(
+        target=lambda: done.append(bench.loop.change({"kv_tokens": 1000}, revision=None, source="test"))
+    )
+    turner.start()
+    assert not done, "a step is running"
+    bench.release()
+    turner.join(PATIENCE)
+    assert bench.loop.pool_tokens == bench.loop.limits.kv_tokens == 1008, "rounded up to whole blocks"
+    bench.loop.change({"kv_tokens": 256}, revision=None, source="test")
+    assert bench.runner.resized == [63, 16]
+    bench.wait_for_end("a", "b")
+    assert [len(bench.client.tokens[name]) for name in "ab"] == [60, 60]
+
+
+def test_run_02_a_pool_that_memory_cannot_hold_is_refused_with_the_maximum(bench: Bench) -> None:
+    for size, message in ((1 << 20, "at most 16000 tokens"), (64, "at least 256 tokens")):
+        with pytest.raises(SettingsError, match=message):
+            bench.loop.change({"kv_tokens": size}, revision=None, source="test")
+    assert bench.loop.pool_tokens == 512
+    assert bench.loop.revision == 0
+
+
+def test_context_and_pool_change_together_or_not_at_all(bench: Bench) -> None:
+    bench.loop.change({"kv_tokens": 128, "context": 128}, revision=None, source="test")
+    assert (bench.loop.pool_tokens, bench.loop.limits.context) == (128, 128)
+    bench.loop.change({"kv_tokens": 400, "context": 400}, revision=None, source="test")
+    assert (bench.loop.pool_tokens, bench.loop.limits.context) == (400, 400)
+    with pytest.raises(SettingsError):
+        bench.loop.change({"kv_tokens": 160, "slots": 11}, revision=None, source="test")
+    assert (bench.loop.pool_tokens, bench.loop.limits.slots) == (400, 2)
+
+
+def test_a_mode_asked_for_shows_until_it_is_in_force(bench: Bench) -> None:
+    bench.runner.allow(0)
+    bench.submit("a", output=10)
+    bench.steps(2)
+    limits = bench.loop.change({"mode": "serial"}, revision=None, source="test")
+    assert (limits.mode, limits.next_mode) == ("continuous", "serial")
+    bench.release()
+    bench.wait_for_end("a")
+    bench.submit("b")
+    bench.wait_for_end("b")
+    frame, _ = bench.loop.frame(0, 0)
+    assert (frame.limits.mode, frame.limits.next_mode) == ("serial", None)
+
+
+def test_several_answers_are_submitted_together(bench: Bench) -> None:
+    now = bench.loop.clock()
+    params = SamplingParams(max_tokens=5)
+    answers = [Request(name, "user", [1] * 40, params, Timeline(now, now)) for name in "abc"]
+    bench.loop.submit(*answers)
+    bench.wait_for_end(*"abc")
+    assert all(len(bench.client.tokens[name]) == 5 for name in "abc")
+    assert bench.client.ends["b"].cached_tokens == 32
+    bench.runner.allow(0)
+    bench.submit("d", output=30)
+    bench.submit("e", output=30)
+    bench.steps(2)
+    with pytest.raises(QueueFullError):
+        bench.loop.submit(*(Request(str(i), "user", [1], params, Timeline(now, now)) for i in range(5)))
+    assert bench.loop.num_in_flight == 2

@@ -82,7 +82,7 @@ async def test_nobody_there_at_the_start_is_said_at_once(tmp_path: Path) -> None
 async def test_users_of_the_own_engine_have_a_key_each(tmp_path: Path) -> None:
     async with engine_on(tmp_path / "engine.sock") as engine:
         await run(on_socket(engine.socket), duration=0.5)
-        assert set(engine.keys) == {engine.guests[name] for name in ("laptop", "phone", "tablet")}
+        assert set(engine.keys) == {engine.guests[name] for name in ("~laptop", "~phone", "~tablet")}
 
 
 async def test_a_refusal_to_mint_keys_says_why(tmp_path: Path) -> None:
@@ -115,14 +115,14 @@ def test_two_loads_on_one_engine_share_no_name(tmp_path: Path) -> None:
         [sys.executable, "-c", script, str(socket)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
         assert other.stdout is not None
-        assert other.stdout.readline().strip() == "['laptop', 'phone']"
+        assert other.stdout.readline().strip() == "['~laptop', '~phone']"
         names, claim = claim_names(socket, 3)
         claim.close()
         assert names == ["tablet", "office", "kitchen"]
         other.communicate("")
     names, claim = claim_names(socket, 3)
     claim.close()
-    assert names == ["laptop", "phone", "tablet"]
+    assert names == ["~laptop", "~phone", "~tablet"]
 
 
 async def test_the_background_load_is_silent_and_ends_on_sigterm(tmp_path: Path) -> None:

@@ -99,10 +99,13 @@ def test_recomputing_after_preemption_changes_nothing(tmp_path: Path) -> None:
         assert_greedy(reference, prompt, request.output_token_ids[:30])
 
 
-def test_bf16_pool_is_read_back_as_stored_whatever_the_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kv_dtype", ["bf16", "fp16", "int8"])
+def test_a_smaller_pool_type_is_read_back_as_stored_whatever_the_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kv_dtype: str
+) -> None:
     save_tiny_llama(tmp_path)
-    runner = Runner(load_model(str(tmp_path), weights="fp32", device="cpu"), num_blocks=16, kv_dtype="bf16")
-    assert runner.kv_dtype == "bf16"
+    runner = Runner(load_model(str(tmp_path), weights="fp32", device="cpu"), num_blocks=16, kv_dtype=kv_dtype)
+    assert runner.kv_dtype == kv_dtype
     seen: list[torch.Tensor] = []
     inner = runner_module.sample
     monkeypatch.setattr(

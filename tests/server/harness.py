@@ -27,14 +27,16 @@ from engine.server.serve import serve
 from engine.settings import BLOCK_SIZE, LiveSettings, StartSettings
 from engine.telemetry.frame import EngineInfo, Frame
 from engine.text.tokenizer import TextModel
+from tests.model_free import NoTensors
 
 MODEL = "tiny-chat"
 
 
-class ScriptRunner:
+class ScriptRunner(NoTensors):
     """Answers as the prompt asks. ``pace`` is the length of a step in seconds."""
 
     def __init__(self, text: TextModel) -> None:
+        super().__init__()
         self.text = text
         self.gate = threading.Event()
         self.gate.set()

@@ -19,6 +19,7 @@ import pytest
 from engine.server.listeners import ListenError, open_listeners
 from engine.settings import SETTINGS, StartSettings
 from engine.telemetry.frame import Frame, LimitInfo
+from engine.telemetry.request_detail import RequestDetail
 from tests.server.harness import RunningServer, running
 
 
@@ -122,6 +123,39 @@ def test_admin_errors(server: RunningServer) -> None:
     assert server.admin.post("/admin/requests/none/cancel").status_code == 404
     assert server.admin.post("/admin/shutdown", json={"force": "no"}).status_code == 422
     assert server.admin.delete("/admin/settings").status_code == 405
+
+
+def test_the_life_of_a_request_while_it_waits_runs_and_after_its_end(tokenizer: Path, tmp_path: Path) -> None:
+    def detail(request_id: str | None) -> RequestDetail:
+        response = server.admin.get(f"/admin/requests/{request_id}")
+        assert response.status_code == 200
+        assert "secret" not in response.text
+        return RequestDetail.model_validate_json(response.text)
+
+    with running(tokenizer, tmp_path, slots=1) as server:
+        server.runner.gate.clear()
+        with server.raw_chat("forever, my secret", stream=True):
+            running_id = server.until(lambda frame: frame.running == 1).slots[0].request_id
+            assert detail(running_id).state == "prefill"
+            with server.raw_chat("forever, another secret"):
+                frame = server.until(lambda frame: len(frame.waiting) == 1)
+                waits = detail(frame.waiting[0].request_id)
+                assert (waits.state, waits.position) == ("waiting", 1)
+                assert "number 1 in the queue" in waits.why
+                server.runner.gate.set()
+                server.until(lambda frame: (frame.slots[0].output_tokens or 0) > 5)
+                runs = detail(running_id)
+                assert runs.state == "decode"
+                assert len(runs.gaps) == len(runs.gap_causes) > 0
+                assert runs.kv_tokens
+            server.until(lambda frame: not frame.waiting)
+            assert "Never started" in detail(waits.request_id).why
+        server.until(lambda frame: frame.running == 0)
+        ended = detail(running_id)
+        assert ended.state == "cancelled"
+        assert sum(chunk.tokens for chunk in ended.chunks) == ended.prompt_tokens
+        assert ended.why
+        assert server.admin.get("/admin/requests/none").status_code == 404
 
 
 def test_the_socket_is_private(server: RunningServer) -> None:

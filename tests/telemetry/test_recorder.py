@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -47,7 +50,7 @@ class Recording:
         return sqlite3.connect(self.recorder.path)
 
     async def close(self) -> None:
-        await self.recorder._close()
+        await self.recorder.close()
         self.bench.release()
         self.bench.loop.stop()
 
@@ -161,7 +164,7 @@ async def test_a_file_damaged_while_it_is_written_is_set_aside_too(recording: Re
     for _ in range(40):
         recording.bench.loop.telemetry.log("finished", "x" * 2000)
         await recording.write(2)
-    await recording.recorder._disconnect()
+    await recording.recorder._writer._disconnect()
     size = recording.recorder.path.stat().st_size
     with recording.recorder.path.open("r+b") as file:
         file.seek(4096)
@@ -193,8 +196,8 @@ async def test_a_file_of_another_version_is_set_aside(tmp_path: Path) -> None:
 
 async def test_a_full_disk_stops_recording_with_one_event_and_it_resumes(recording: Recording) -> None:
     recorder = recording.recorder
-    assert recorder._database is not None
-    await recorder._database.execute("PRAGMA max_page_count = 20")
+    assert recorder._writer._database is not None
+    await recorder._writer._database.execute("PRAGMA max_page_count = 20")
     for _ in range(30):
         recording.bench.loop.telemetry.log("finished", "x" * 3000)
         await recording.write()
@@ -228,7 +231,7 @@ async def test_a_second_engine_leaves_the_file_alone(recording: Recording) -> No
     await other.recorder.open()
     assert not other.recorder.recording
     assert "another engine of this user records" in other.notes()[0]
-    await recording.recorder._close()
+    await recording.recorder.close()
     await other.recorder.open()
     assert other.recorder.recording
     await other.close()
@@ -303,7 +306,7 @@ async def test_a_fault_of_the_recorder_itself_never_leaves_it(tmp_path: Path, mo
     def broken(*_: Any) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("engine.telemetry.recorder.pack", broken)
+    monkeypatch.setattr("engine.telemetry.history_writer.pack", broken)
     recording.recorder.look()
     await recording.recorder.run(stopping)
     assert "fault of the recorder" in recording.notes()[0]
@@ -314,3 +317,26 @@ async def test_a_fault_of_the_recorder_itself_never_leaves_it(tmp_path: Path, mo
 def test_no_history_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match="no history yet"):
         History(tmp_path / "history.db").span()
+
+
+def test_a_killed_engine_loses_nothing_that_was_written(tmp_path: Path) -> None:
+    code = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from tests.telemetry.test_recorder import Recording
+
+async def main():
+    recording = Recording(Path(sys.argv[1]))
+    await recording.recorder.open()
+    await recording.serve("a")
+    for _ in range(5):
+        await recording.write(2)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+    path = tmp_path / "history.db"
+    killed = subprocess.run([sys.executable, "-c", code, str(path)], check=False, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    assert History(path).counts()["frames"] == 10
+    assert [record.request_id for record in History(path).requests(0, FOREVER)] == ["a"]

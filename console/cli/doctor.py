@@ -1,0 +1,110 @@
+"""`slotdeck doctor`: what is wrong, the numbers it rests on, and what to turn."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from console.cli.exits import FAILED, fail, say
+from console.cli.moments import FromOption, ToOption, time_range
+from console.load.command import SocketOption
+
+if TYPE_CHECKING:
+    from console.cli.admin import AdminClient
+    from engine.advice.doctor import Finding
+    from engine.telemetry.frame import Frame
+
+WINDOW = 600.0
+"""Seconds looked back on."""
+WATCHED = 10
+"""Seconds that an engine without history is watched."""
+
+
+def doctor(
+    context: typer.Context,
+    *,
+    begin: FromOption = None,
+    end: ToOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    socket: SocketOption = None,
+) -> None:
+    """Say what is wrong with the engine, the numbers it rests on and what to turn; or that all is well.
+
+    It looks at the last 10 minutes that the engine recorded, or with --from and --to at any time that is recorded.
+    An engine without history is watched for ten seconds.
+    """
+    from console.cli.admin import AdminClient
+    from console.cli.flags import check_settings, merge_flags
+    from engine.advice.doctor import diagnose
+    from engine.settings import default_socket
+
+    explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
+    if begin is not None or end is not None:
+        frames = _recorded(begin, end)
+    else:
+        frames = _recent(AdminClient(check_settings(explicit).socket or default_socket()))
+    findings = diagnose(frames)
+    if as_json:
+        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(report(findings, frames)))
+
+
+def report(findings: list[Finding], frames: list[Frame]) -> list[str]:
+    """Plain lines."""
+    first, last = (time.strftime("%a %H:%M:%S", time.localtime(frame.time)) for frame in (frames[0], frames[-1]))
+    lines = [f"{frames[-1].engine.model or 'engine'}, {first} to {last}, {len(frames)} frames"]
+    if not findings:
+        return [*lines, "nothing is wrong"]
+    for finding in findings:
+        lines += ["", f"{'!' if finding.level == 'critical' else '-'} {finding.what}"]
+        lines += [f"    {text}" for text in finding.evidence]
+        lines += [f"    {finding.why}", f"    turn: {finding.turn}"]
+    return lines
+
+
+def _recorded(begin: str | None, end: str | None) -> list[Frame]:
+    from console.cli.history import open_history
+    from engine.telemetry.history import HistoryError
+
+    history = open_history()
+    now = time.time()
+    stop = time_range(None, end, now)[1]
+    start, stop = time_range(begin, end, now, default_begin=stop - WINDOW)
+    try:
+        frames = list(history.frames(start, stop))
+    except HistoryError as error:
+        fail(str(error), FAILED)
+    if not frames:
+        fail("nothing was recorded in that time", FAILED)
+    return frames
+
+
+def _recent(admin: AdminClient) -> list[Frame]:
+    """The last minutes of the running engine; without history a few seconds of now."""
+    from console.cli.admin import AdminError
+    from console.cli.top import current_frame
+    from engine.telemetry.history import History, HistoryError
+    from engine.telemetry.history_file import history_path
+
+    now = current_frame(admin)
+    try:
+        frames = list(History(history_path()).frames(now.time - WINDOW, now.time))
+    except HistoryError:
+        frames = []
+    if frames and frames[-1].boot_id == now.boot_id:
+        return [*frames, now]
+    say(f"this engine has no history yet; watching it for {WATCHED} s")
+    frames = [now]
+    try:
+        for frame in admin.stream(1.0):
+            frames.append(frame)
+            if len(frames) > WATCHED:
+                break
+    except AdminError as error:
+        fail(str(error), FAILED)
+    return frames

@@ -1,0 +1,52 @@
+"""Points in time as people type them: `21:40`, `2026-11-28T21:40`, `30m` (ago), `now`."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from console.cli.exits import USAGE, fail
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+FromOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from", help="begin: 21:40, 2026-11-28T21:40, or 30m, 2h, 3d ago", metavar="WHEN", show_default=False
+    ),
+]
+ToOption = Annotated[
+    str | None, typer.Option("--to", help="end, written the same way; default: now", metavar="WHEN", show_default=False)
+]
+
+
+def parse_moment(text: str, now: float) -> float:
+    """Seconds since the epoch. Raises ValueError with a sentence. A bare time of day is the last one that was."""
+    text = text.strip()
+    if text == "now":
+        return now
+    if ago := re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])(?:\s+ago)?", text):
+        return now - float(ago[1]) * UNITS[ago[2]]
+    try:
+        if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", text):
+            hours, minutes, seconds = (int(part) for part in f"{text}:0".split(":")[:3])
+            today = datetime.fromtimestamp(now).replace(hour=hours, minute=minutes, second=seconds, microsecond=0)
+            return (today if today.timestamp() <= now else today - timedelta(days=1)).timestamp()
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError) as error:
+        raise ValueError(f"{text!r} is no time; write 21:40, 2026-11-28T21:40, 30m, 2h, 3d or now") from error
+
+
+def time_range(begin: str | None, end: str | None, now: float, default_begin: float = 0.0) -> tuple[float, float]:
+    """Both options as seconds since the epoch; a bad one ends the command with exit 2."""
+    try:
+        start = default_begin if begin is None else parse_moment(begin, now)
+        stop = now if end is None else parse_moment(end, now)
+    except ValueError as error:
+        fail(str(error), USAGE)
+    if start > stop:
+        fail("--from is later than --to", USAGE)
+    return start, stop

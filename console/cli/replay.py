@@ -1,0 +1,97 @@
+"""`slotdeck replay`: a recording, or a piece of this machine's history, played on the Live screen."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from console.cli.exits import FAILED, USAGE, fail
+from console.cli.moments import FromOption, ToOption, time_range
+
+if TYPE_CHECKING:
+    from engine.telemetry.frame import Frame
+
+
+def replay(
+    context: typer.Context,
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="frames, one a line (`slotdeck history export --what frames`), .gz compressed or not",
+                       show_default=False),
+    ] = None,
+    *,
+    begin: FromOption = None,
+    end: ToOption = None,
+    speed: Annotated[
+        float, typer.Option("--speed", min=0.1, max=1000, help="2 plays twice as fast", metavar="TIMES")
+    ] = 1.0,
+) -> None:  # fmt: skip
+    """Show a recording on the Live screen as it was then. Without FILE, this machine's history from --from on."""
+    from console.cli.flags import merge_flags
+    from console.cli.terminal import supervise
+    from console.terminal import terminal_problem
+
+    merge_flags(context, {}, ())
+    if (file is None) == (begin is None):
+        fail("say what to replay: a FILE, or --from WHEN for this machine's history", USAGE)
+    if file is not None and end is not None:
+        fail("--to belongs to --from; a FILE is played whole", USAGE)
+    frames = _of_file(file) if file is not None else _of_history(begin, end)
+    first = next(iter(frames), None)
+    if first is None:
+        fail(f"there is no frame in {file}" if file else "nothing was recorded in that time", FAILED)
+    if (problem := terminal_problem()) is not None:
+        fail(f"{problem}; `slotdeck history export` needs none", USAGE)
+    name = file.name if file is not None else f"history from {time.strftime('%a %H:%M', time.localtime(first.time))}"
+    raise typer.Exit(supervise(lambda: _show(name, itertools.chain([first], frames), speed)))
+
+
+def _show(name: str, frames: Iterable[Frame], speed: float) -> int:
+    from console.app import run_console
+    from console.sources.base import Disconnected
+    from console.sources.recording import RecordingSource
+
+    ending = Disconnected("the end of the recording; q leaves", final=True)
+    # The title line then says for as long as it plays that this is not the engine of now.
+    marked = (f.model_copy(update={"engine": f.engine.model_copy(update={"name": "REPLAY"})}) for f in frames)
+    source = RecordingSource(marked, speed=speed, ending=ending)
+    return run_console(source, hosted=False, notices=[f"replay of {name}, {speed:g}x"])
+
+
+def _of_history(begin: str | None, end: str | None) -> Iterator[Frame]:
+    from console.cli.history import open_history
+
+    history = open_history()
+    start, stop = time_range(begin, end, time.time())
+    return history.frames(start, stop)
+
+
+def _of_file(file: Path) -> Iterator[Frame]:
+    """The frames of a file. One that cannot be opened or holds no frames ends the command; a damage further on ends
+    the replay."""
+    from console.sources.recording import read_frames
+
+    frames = _told(file, read_frames(file))
+    try:
+        first = next(frames, None)
+    except (OSError, ValueError) as error:
+        fail(str(error), FAILED)
+    return frames if first is None else itertools.chain([first], frames)
+
+
+def _told(file: Path, frames: Iterator[Frame]) -> Iterator[Frame]:
+    for line in itertools.count(1):
+        try:
+            frame = next(frames, None)
+        except OSError as error:
+            raise OSError(f"{file}: {error.strerror or error}") from error
+        except (ValueError, EOFError) as error:
+            raise ValueError(f"{file}: line {line} is no frame of Slotdeck") from error
+        if frame is None:
+            return
+        yield frame

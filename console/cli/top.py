@@ -1,0 +1,125 @@
+"""`slotdeck top`: what the Live screen shows, as plain text, as JSON, or as a stream of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from console.cli.exits import FAILED, NO_ENGINE, OK, USAGE, fail
+from console.load.command import SocketOption
+
+if TYPE_CHECKING:
+    from console.cli.admin import AdminClient
+    from engine.telemetry.frame import Frame
+
+FALLBACK_CELLS = 100
+"""Columns of a picture that goes to no terminal."""
+CLEAR = "\x1b[H\x1b[J"
+
+EveryOption = Annotated[
+    float, typer.Option("--every", min=0.1, max=5.0, help="seconds between two pictures or frames", metavar="SECONDS")
+]
+
+
+def top(
+    context: typer.Context,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="one picture, then end")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="one frame as JSON, then end")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="frames as they come, one JSON object a line")] = False,
+    every: EveryOption = 1.0,
+    socket: SocketOption = None,
+) -> None:
+    """Print who is served, what is full and who waits, without the console.
+
+    On a terminal the picture is renewed until ctrl+c; anywhere else it is printed once. `--json` and `--watch` give
+    whole frames, the same as the admin API.
+    """
+    from console.cli.admin import AdminClient
+    from console.cli.flags import check_settings, merge_flags
+    from engine.settings import default_socket
+
+    if once + as_json + watch > 1:
+        fail("--once, --json and --watch are three ways to print; give one of them", USAGE)
+    explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
+    admin = AdminClient(check_settings(explicit).socket or default_socket())
+    try:
+        raise typer.Exit(_print(admin, once=once, as_json=as_json, watch=watch, every=every))
+    except KeyboardInterrupt:
+        raise typer.Exit(OK) from None
+    except BrokenPipeError:
+        # Whoever read has enough. The interpreter flushes stdout at its end and must not fail there again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(OK) from None
+
+
+def _print(admin: AdminClient, *, once: bool, as_json: bool, watch: bool, every: float) -> int:
+    first = current_frame(admin)
+    if as_json:
+        print(first.model_dump_json(), flush=True)
+        return OK
+    if watch:
+        for frame in _frames(admin, every):
+            print(frame.model_dump_json(), flush=True)
+        return OK
+    if once or not sys.stdout.isatty():
+        print("\n".join(picture(first, shutil.get_terminal_size((FALLBACK_CELLS, 24)).columns)), flush=True)
+        return OK
+    for frame in _frames(admin, every):
+        cells, rows = shutil.get_terminal_size()
+        print(CLEAR + "\n".join(picture(frame, cells)[: rows - 1]), flush=True)
+    return OK
+
+
+def current_frame(admin: AdminClient) -> Frame:
+    """The engine's picture of now; without an engine the command ends with a sentence."""
+    from console.cli.admin import AdminError, NoEngineError
+
+    try:
+        return admin.frame()
+    except NoEngineError:
+        fail(f"no engine runs on {admin.path}; `slotdeck` starts one", NO_ENGINE)
+    except AdminError as error:
+        fail(str(error), FAILED)
+
+
+def picture(frame: Frame, cells: int) -> list[str]:
+    """The Live screen's numbers as lines of at most ``cells`` cells, as long as they need to be."""
+    from console.store import Store
+    from console.terminal import ascii_wanted
+    from console.widgets.cells import plain
+    from console.widgets.engine_lines import grid_lines, title_line
+    from console.widgets.events import event_lines
+    from console.widgets.glyphs import to_ascii
+    from console.widgets.selection import Choice, listing
+    from console.widgets.slots import table
+    from console.widgets.waiting import waiting_lines
+
+    store = Store()
+    store.apply(frame)
+    view = store.view
+    listed = listing(frame, Choice())
+    lines = [title_line(view, cells), *grid_lines(view, cells)]
+    if frame.health != "ok":
+        lines.append(((f" {frame.health.upper()}  {frame.health_reason or ''}", "alert"),))
+    lines += [(), *table(frame, listed, cells, len(listed.slots) + 1, Choice()), ()]
+    lines += waiting_lines(frame, listed, cells, len(listed.waiting) + 1)
+    if frame.events:
+        lines += [(), *event_lines(view.events, cells, min(11, len(view.events) + 1))]
+    texts = [plain(line).rstrip() for line in lines]
+    return [to_ascii(text) for text in texts] if ascii_wanted() else texts
+
+
+def _frames(admin: AdminClient, every: float) -> Iterator[Frame]:
+    """The engine's stream. An engine that stops ends it; one that falls silent ends the command."""
+    from console.cli.admin import AdminError
+
+    try:
+        yield from admin.stream(1 / every)
+    except AdminError as error:
+        fail(str(error), FAILED)

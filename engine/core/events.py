@@ -1,0 +1,46 @@
+"""What the scheduler tells: refusals as exceptions, everything else as events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from engine.core.request import Request
+
+
+class QueueFullError(RuntimeError):
+    """The waiting queue is at its depth. ``waiting`` and ``depth`` tell how full."""
+
+    def __init__(self, waiting: int, depth: int) -> None:
+        super().__init__(f"the queue is full: {waiting} of {depth} waiting")
+        self.waiting = waiting
+        self.depth = depth
+
+
+class RequestTooLargeError(ValueError):
+    """Prompt + most output exceed the context, which the whole pool can always hold."""
+
+
+class EventKind(Enum):
+    ADMITTED = "admitted"
+    RESUMED = "resumed"
+    PREEMPTED = "preempted"
+    FIRST_TOKEN = "first_token"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a request, at ``time`` on the caller's monotonic clock."""
+
+    kind: EventKind
+    request: Request
+    time: float
+    tokens: int = 0
+    """Preempted: computed tokens that lost their place. Resumed: of those, the ones to compute again."""
+    stalled: float = 0.0
+    """Resumed: seconds that it was preempted for, this time."""
+    swapped_bytes: int = 0
+    """Preempted and resumed: bytes of KV copied to host memory or back."""

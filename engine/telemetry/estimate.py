@@ -1,0 +1,64 @@
+"""How long somebody in the queue will likely wait: from what runs now and how requests went lately."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What the estimate needs of a request that holds a slot."""
+
+    prefill_left: int
+    """Tokens to compute before its next output token."""
+    output: int
+    most_output: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How requests went lately; ``None`` fields: nothing measured yet."""
+
+    output: float | None
+    """Mean output of the last 20 that finished, tokens."""
+    prompt: float | None
+    """Mean prompt of the same, tokens."""
+    gap: float | None
+    """Median ITL of the last minute, else of ten, seconds."""
+    prompt_per_second: float | None
+    """Prefill rate while there was prefill to do, tokens per second."""
+
+
+def wait_estimates(running: Sequence[Running], waiting: int, slots: int, pace: Pace) -> list[float | None]:
+    """Seconds until each of ``waiting`` requests likely gets a slot, in queue order.
+
+    Each running request is taken to end at the usual output length (or, past that, at half of what it may still
+    write), at the present ITL; each that follows takes the usual time. Slots beyond the setting end without a
+    successor. The answer is a list of ``None`` while nothing has finished yet.
+    """
+    if pace.output is None or pace.gap is None:
+        return [None] * waiting
+    rate = pace.prompt_per_second or 0.0
+
+    def seconds(prefill: float, output: float) -> float:
+        return (prefill / rate if rate else 0.0) + output * (pace.gap or 0.0)
+
+    ends = []
+    for request in running:
+        usual = min(pace.output, request.most_output)
+        left = usual - request.output
+        if left <= 0:
+            left = (request.most_output - request.output) / 2
+        ends.append(seconds(request.prefill_left, max(1.0, left)))
+    heapq.heapify(ends)
+    for _ in range(len(ends) - slots):
+        heapq.heappop(ends)
+    estimates: list[float | None] = []
+    usual = seconds(pace.prompt or 0.0, pace.output)
+    for _ in range(waiting):
+        start = heapq.heappop(ends) if len(ends) >= slots else 0.0
+        estimates.append(start)
+        heapq.heappush(ends, start + usual)
+    return estimates

@@ -1,0 +1,81 @@
+"""The gaps between a request's tokens, and for each long one what the engine did meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from engine.telemetry.request_detail import CAUSE_LETTERS, Cause, GapInfo
+from engine.telemetry.windows import percentile
+
+LONG = 2.0
+"""A gap this many times the median of its request is long and gets a cause."""
+MOST_LONG = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One committed step; shared by all requests that got a token from it."""
+
+    ended: float
+    """Monotonic seconds."""
+    seconds: float
+    decodes: int
+    prefills: tuple[tuple[str, str, int], ...]
+    """Request id, user and tokens of each prefill chunk."""
+    prefill_total: int
+    """Prefill tokens of all steps up to and including this one."""
+    swapping: bool
+    """The machine swapped memory about then."""
+
+
+def explain_gaps(
+    tokens: Sequence[Step],
+    stalls: Sequence[tuple[float, float | None, int]],
+    request_id: str,
+    arrival: float,
+) -> dict[str, Any]:
+    """The fields of :class:`RequestDetail` about gaps, from the steps that gave the tokens, oldest first."""
+    pairs = list(pairwise(tokens))
+    gaps = [after.ended - before.ended for before, after in pairs]
+    median = percentile(gaps, 50)
+    letters: list[str] = []
+    found: list[GapInfo] = []
+    for (before, after), gap in zip(pairs, gaps, strict=True):
+        if median is None or gap <= LONG * median:
+            letters.append(".")
+            continue
+        cause, text = _cause(before, after, gap, stalls, request_id)
+        letters.append(CAUSE_LETTERS[cause])
+        found.append(GapInfo(at=after.ended - arrival, seconds=gap, cause=cause, text=text))
+    found.sort(key=lambda info: info.seconds, reverse=True)
+    return {
+        "gaps": tuple(gaps),
+        "gap_causes": "".join(letters),
+        "gap_p50": median,
+        "gap_p95": percentile(gaps, 95),
+        "long_gaps": tuple(found[:MOST_LONG]),
+    }
+
+
+def _cause(
+    before: Step, after: Step, gap: float, stalls: Sequence[tuple[float, float | None, int]], request_id: str
+) -> tuple[Cause, str]:
+    """What filled the time between two tokens."""
+    for began, ended, lost in stalls:
+        if began < after.ended and (ended is None or ended > before.ended):
+            stood = (after.ended if ended is None else ended) - began
+            return "preempted", f"a preemption: {stood:.2f} s without room, {lost} tokens lost"
+    prefilled = after.prefill_total - before.prefill_total
+    if prefilled:
+        users = sorted({user for owner, user, _ in after.prefills if owner != request_id})
+        whose = f"the prompt of {' and '.join(users[:2])}" if users else "the prompts of others"
+        more = f" and {len(users) - 2} more" if len(users) > 2 else ""
+        return "prefill", f"{whose}{more}: {prefilled} tokens read first"
+    if after.seconds >= gap / 2:
+        kind: Cause = "os_swap" if after.swapping else "slow_step"
+        meanwhile = " while the machine swapped memory" if after.swapping else ""
+        return kind, f"one slow step with {after.decodes} writing{meanwhile}"
+    return "between_steps", f"time between steps, beside a step of {after.seconds:.2f} s"

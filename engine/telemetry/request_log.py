@@ -1,0 +1,252 @@
+"""What the steps did to each request, kept while it lives and for the last that ended, within a bound on memory.
+
+Steps are shared: each token of a request refers to the step that gave it, so that a token costs one reference and a
+step is kept once. Nothing of prompt or answer is kept but their lengths.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.core.events import Event
+from engine.core.request import Request, StepPlan
+from engine.telemetry.frame import HostInfo
+from engine.telemetry.request_detail import ChangeInfo, ChunkInfo, RequestDetail, StallInfo
+from engine.telemetry.request_gaps import Step, explain_gaps
+
+MOST_ENDED = 200
+"""Ended requests that are kept."""
+MOST_ENDED_TOKENS = 100_000
+"""Tokens of ended requests that are kept; the oldest requests go first."""
+MOST_TOKENS = 4096
+"""Tokens kept of one request, the newest."""
+MOST_CHUNKS = 512
+"""Prefill chunks kept of one request; further ones are added to the last."""
+MOST_STALLS = 256
+RECENT = 1000
+"""Admissions, ends and changes of settings that are looked back on."""
+
+
+@dataclass(slots=True)
+class _Chunk:
+    began: float
+    seconds: float
+    steps: int
+    tokens: int
+    others: int
+    streams: int
+    again: bool
+
+
+@dataclass(slots=True)
+class _Stall:
+    began: float
+    tokens: int
+    ended: float | None = None
+
+
+@dataclass(slots=True)
+class _Record:
+    """One request. ``facts`` is what is read from the request itself: now while it lives, once when it ended."""
+
+    request: Request | None
+    arrived: float
+    tokens: deque[Step] = field(default_factory=lambda: deque(maxlen=MOST_TOKENS))
+    chunks: list[_Chunk] = field(default_factory=list)
+    stalls: deque[_Stall] = field(default_factory=lambda: deque(maxlen=MOST_STALLS))
+    computed: int = 0
+    """Most tokens that were ever computed."""
+    busy: int | None = None
+    ahead: int | None = None
+    freed_by: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class RequestLog:
+    """Fed by telemetry; may be read from any thread. ``clock`` is the engine's, ``wall`` the wall clock; seconds."""
+
+    def __init__(self, clock: Callable[[], float], wall: Callable[[], float]) -> None:
+        self._clock, self._wall = clock, wall
+        self._lock = threading.Lock()
+        self._live: dict[str, _Record] = {}
+        self._ended: dict[str, _Record] = {}
+        self._ended_tokens = 0
+        self._admissions: deque[tuple[float, str]] = deque(maxlen=RECENT)
+        self._ends: deque[tuple[float, str]] = deque(maxlen=RECENT)
+        self._changes: deque[tuple[float, str]] = deque(maxlen=RECENT)
+        self._step = Step(0.0, 0.0, 0, (), 0, False)
+        self._swapping = False
+
+    # -- from telemetry ------------------------------------------------------------------------------------
+
+    def see_host(self, host: HostInfo) -> None:
+        """Remember whether the machine swaps now, as a cause of slow steps."""
+        self._swapping = bool((host.os_swap_in or 0) + (host.os_swap_out or 0))
+
+    def see_change(self, text: str) -> None:
+        """A setting changed."""
+        with self._lock:
+            self._changes.append((self._clock(), text))
+
+    def see_step(self, plan: StepPlan, seconds: float, now: float) -> None:
+        """A step was committed at ``now``."""
+        prefills = tuple((row.request.id, row.request.user, row.count) for row in plan.rows[plan.num_decodes :])
+        total = sum(count for _, _, count in prefills)
+        with self._lock:
+            step = Step(now, seconds, plan.num_decodes, prefills, self._step.prefill_total + total, self._swapping)
+            self._step = step
+            for place, row in enumerate(plan.rows):
+                record = self._live.get(row.request.id)
+                if record is None:
+                    continue
+                if place >= plan.num_decodes:
+                    self._add_chunk(record, step, row.start, row.count, total - row.count)
+                if row.samples and row.request.timeline.last_token == now:
+                    record.tokens.append(step)
+
+    @staticmethod
+    def _add_chunk(record: _Record, step: Step, start: int, count: int, others: int) -> None:
+        again = start < record.computed
+        record.computed = max(record.computed, start + count)
+        if len(record.chunks) >= MOST_CHUNKS:
+            last = record.chunks[-1]
+            last.seconds += step.seconds
+            last.steps += 1
+            last.tokens += count
+            last.others += others
+            last.streams = max(last.streams, step.decodes)
+        else:
+            began = step.ended - step.seconds
+            record.chunks.append(_Chunk(began, step.seconds, 1, count, others, step.decodes, again))
+
+    def see_event(self, event: Event) -> None:
+        """Something happened to a request."""
+        request, kind = event.request, event.kind.value
+        with self._lock:
+            record = self._live.get(request.id)
+            if record is None:
+                record = self._begin(request, event.time)
+            if kind == "admitted":
+                self._leave_queue(record, request, event.time)
+                self._admissions.append((event.time, request.id))
+            elif kind == "preempted":
+                record.stalls.append(_Stall(event.time, event.tokens))
+            elif kind == "resumed":
+                self._end_stall(record, event.time)
+            elif kind in ("finished", "cancelled", "failed"):
+                self._end(record, request, kind, event.time)
+
+    def _begin(self, request: Request, now: float) -> _Record:
+        record = _Record(request, self._wall() - (now - request.timeline.arrival))
+        self._live[request.id] = record
+        return record
+
+    def _leave_queue(self, record: _Record, request: Request, now: float) -> None:
+        """Note what it waited for, once its wait is over."""
+        queued = request.timeline.queued
+        record.ahead = sum(queued < time for time, _ in self._admissions)
+        record.freed_by = next((user for time, user in reversed(self._ends) if queued < time), None)
+        held = (other.facts or _facts(other.request, now) for other in (*self._live.values(), *self._ended.values()))
+        record.busy = sum(
+            facts["scheduled"] is not None and facts["scheduled"] <= queued and (facts["ended"] or now) > queued
+            for facts in held
+            if facts["request_id"] != request.id
+        )
+
+    @staticmethod
+    def _end_stall(record: _Record, now: float) -> None:
+        if record.stalls and record.stalls[-1].ended is None:
+            record.stalls[-1].ended = now
+
+    def _end(self, record: _Record, request: Request, kind: str, now: float) -> None:
+        self._end_stall(record, now)
+        record.facts = _facts(request, now) | {"state": kind}
+        record.request = None
+        del self._live[request.id]
+        if request.timeline.scheduled is not None:
+            self._ends.append((now, request.user))
+        else:
+            self._leave_queue(record, request, now)
+        self._ended[request.id] = record
+        self._ended_tokens += len(record.tokens)
+        while len(self._ended) > MOST_ENDED or self._ended_tokens > MOST_ENDED_TOKENS:
+            oldest = self._ended.pop(next(iter(self._ended)))
+            self._ended_tokens -= len(oldest.tokens)
+
+    # -- to the admin API ----------------------------------------------------------------------------------
+
+    def detail(self, request_id: str) -> RequestDetail | None:
+        """The life so far of a request that has or had a slot, or that gave up waiting; ``None`` if not known.
+
+        ``why`` is left empty.
+        """
+        with self._lock:
+            record = self._live.get(request_id) or self._ended.get(request_id)
+            if record is None:
+                return None
+            now = self._clock()
+            facts = dict(record.facts or _facts(record.request, now))
+            arrival = facts.pop("arrival")
+            del facts["scheduled"]
+            ended = facts.pop("ended")
+            until = ended if ended is not None else now
+            stalls = [(stall.began, stall.ended, stall.tokens) for stall in record.stalls]
+            explained = explain_gaps(list(record.tokens), stalls, request_id, arrival)
+            return RequestDetail(
+                **facts,
+                **explained,
+                arrived=record.arrived,
+                age=until - arrival,
+                busy=record.busy,
+                ahead=record.ahead,
+                freed_by=record.freed_by,
+                chunks=tuple(
+                    ChunkInfo(
+                        at=chunk.began - arrival, seconds=chunk.seconds, steps=chunk.steps, tokens=chunk.tokens,
+                        others=chunk.others, streams=chunk.streams, again=chunk.again,
+                    )
+                    for chunk in record.chunks
+                ),
+                stalls=tuple(
+                    StallInfo(at=began - arrival, seconds=None if end is None else end - began, tokens=tokens)
+                    for began, end, tokens in stalls
+                ),
+                changes=tuple(
+                    ChangeInfo(at=time - arrival, text=text)
+                    for time, text in self._changes
+                    if arrival <= time <= until
+                ),
+            )  # fmt: skip
+
+
+def _facts(request: Request | None, now: float) -> dict[str, Any]:
+    """What the request itself knows."""
+    assert request is not None
+    timeline = request.timeline
+    stalled = request.stalled + (now - request.preempted_at if request.preempted_at is not None else 0.0)
+    wait = timeline.queue_wait
+    return {
+        "request_id": request.id,
+        "user": request.user,
+        "state": "decode" if request.decoding else "prefill",
+        "slot": request.slot,
+        "arrival": timeline.arrival,
+        "scheduled": timeline.scheduled,
+        "ended": timeline.ended,
+        "prompt_tokens": request.num_prompt_tokens,
+        "output_tokens": request.num_output_tokens,
+        "max_tokens": request.sampling.max_tokens,
+        "intake": timeline.intake,
+        "queue_wait": (timeline.ended or now) - timeline.queued if wait is None else wait,
+        "prefill": timeline.prefill,
+        "ttft": timeline.ttft,
+        "preemptions": request.num_preemptions,
+        "recomputed_tokens": request.recomputed_tokens,
+        "stalled": stalled,
+        "finish_reason": request.finish_reason.value if request.finish_reason else None,
+        "failure": request.failure,
+    }

@@ -1,0 +1,35 @@
+"""A request's whole story for the admin API: the log of its steps, its place in the newest frame, and the sentence."""
+
+from __future__ import annotations
+
+from engine.telemetry.frame import Frame
+from engine.telemetry.request_detail import RequestDetail
+from engine.telemetry.request_log import RequestLog
+from engine.telemetry.why import why
+
+
+def tell(log: RequestLog, frame: Frame, request_id: str) -> RequestDetail | None:
+    """What is known of that request; ``None`` if it never was, or ended too long ago."""
+    detail = log.detail(request_id)
+    for position, waiter in enumerate(frame.waiting, 1):
+        if waiter.request_id == request_id:
+            detail = RequestDetail(
+                request_id=request_id,
+                user=waiter.user,
+                state="waiting",
+                arrived=None if waiter.waited is None else frame.time - waiter.waited,
+                age=waiter.waited,
+                prompt_tokens=waiter.prompt_tokens,
+                queue_wait=waiter.waited,
+                position=position,
+                estimate=waiter.estimate,
+            )
+    if detail is None:
+        return None
+    slot = next((slot for slot in frame.slots if slot.request_id == request_id), None)
+    if slot is not None and slot.state != "idle":
+        block_size = frame.pool.block_size
+        held = None if slot.blocks is None or block_size is None else slot.blocks * block_size
+        known = {"state": slot.state, "kv_tokens": held, "cached_tokens": getattr(slot, "cached_tokens", None)}
+        detail = detail.model_copy(update=known)
+    return detail.model_copy(update={"why": why(detail)})

@@ -1,0 +1,97 @@
+"""Why did this one wait, why did it pause: one sentence from the numbers of one request."""
+
+from __future__ import annotations
+
+from engine.telemetry.request_detail import RequestDetail
+
+SHORT_WAIT = 0.1
+"""Seconds in the queue that nobody notices."""
+LONG_PREFILL = 1.0
+"""Seconds of prefill worth a clause."""
+LONG_GAP = 3.0
+"""A gap this many times the typical one is a pause."""
+
+
+def why(detail: RequestDetail) -> str:
+    """One sentence of at most three clauses, the largest causes of waiting first to last in its life."""
+    clauses = [clause for clause in (_queue(detail), _prefill(detail), _pause(detail), _end(detail)) if clause]
+    if not clauses:
+        clauses = [_smooth(detail)]
+    sentence = "; ".join(clauses)
+    return sentence[0].upper() + sentence[1:] + "."
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1000:.0f} ms" if value < 0.9995 else f"{value:.1f} s" if value < 99.95 else f"{value:.0f} s"
+
+
+def _others(number: int, verb: str = "") -> str:
+    people = "one other" if number == 1 else f"{number} others"
+    return f"{people} {verb}".rstrip()
+
+
+def _queue(detail: RequestDetail) -> str:
+    wait = detail.queue_wait
+    if detail.state == "waiting":
+        place = f"number {detail.position} in the queue" if detail.position else "in the queue"
+        start = "" if detail.estimate is None else f", likely to start in about {_seconds(detail.estimate)}"
+        return f"waiting for {_seconds(wait or 0)}, {place}{start}"
+    never_started = detail.slot is None and detail.state == "cancelled"
+    if wait is None or (wait < SHORT_WAIT and not never_started):
+        return ""
+    reasons = []
+    if detail.busy:
+        reasons.append(f"{_others(detail.busy)} held {'a slot' if detail.busy == 1 else 'slots'}")
+    if detail.ahead:
+        reasons.append(f"{_others(detail.ahead, 'went')} first")
+    because = f": {' and '.join(reasons)}" if reasons else ""
+    if never_started:
+        return f"never started, cancelled after {_seconds(wait)} in the queue{because}"
+    freed = f" until a request of {detail.freed_by} ended" if detail.freed_by else ""
+    return f"waited {_seconds(wait)} in the queue{because}{freed}"
+
+
+def _prefill(detail: RequestDetail) -> str:
+    first = [chunk for chunk in detail.chunks if not chunk.again]
+    took = detail.prefill
+    if took is None or took < LONG_PREFILL or not first:
+        return ""
+    tokens, steps = sum(chunk.tokens for chunk in first), sum(chunk.steps for chunk in first)
+    others, streams = sum(chunk.others for chunk in first), max(chunk.streams for chunk in first)
+    lost = sum(stall.seconds or 0 for stall in detail.stalls if stall.at < (detail.ttft or 0))
+    text = f"its {tokens} prompt tokens took {_seconds(took)} in {steps} {'step' if steps == 1 else 'steps'}"
+    shared = []
+    if streams:
+        shared.append(_others(streams, "writing"))
+    if others:
+        shared.append(f"{others} prompt tokens of others")
+    if shared:
+        text += f", shared with {' and '.join(shared)}"
+    return f"{text}, preempted for {_seconds(lost)} of it" if lost >= SHORT_WAIT else text
+
+
+def _pause(detail: RequestDetail) -> str:
+    if detail.preemptions:
+        times = "once" if detail.preemptions == 1 else f"{detail.preemptions} times"
+        again = f", {detail.recomputed_tokens} computed tokens lost" if detail.recomputed_tokens else ""
+        now = detail.state in ("preempted", "swapped")
+        paused = (
+            f"paused now, {_seconds(detail.stalled or 0)} so far," if now else f"paused {_seconds(detail.stalled or 0)}"
+        )
+        return f"{paused} because the KV pool {'is' if now else 'was'} full: preempted {times}{again}"
+    longest = detail.long_gaps[0] if detail.long_gaps else None
+    if longest is None or longest.seconds < LONG_GAP * (detail.gap_p50 or 0):
+        return ""
+    typical = f", {_seconds(detail.gap_p50)} is usual" if detail.gap_p50 else ""
+    return f"its longest gap of {_seconds(longest.seconds)} came from {longest.text}{typical}"
+
+
+def _end(detail: RequestDetail) -> str:
+    return f"failed: {detail.failure}" if detail.state == "failed" and detail.failure else ""
+
+
+def _smooth(detail: RequestDetail) -> str:
+    if detail.ttft is None:
+        return "nothing held it up: it has a slot and its prompt is being read"
+    text = f"nothing held it up: first token after {_seconds(detail.ttft)}"
+    return text + (f", longest gap {_seconds(max(detail.gaps))}" if detail.gaps else "")

@@ -1,0 +1,259 @@
+"""The doctor: each rule on frames that show its cause, silence when all is well, and recordings of real runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from console.sources.recording import read_frames
+from engine.advice.doctor import RULES, Finding, diagnose
+from engine.telemetry.frame import (
+    CounterInfo,
+    EngineInfo,
+    Frame,
+    FrameEvent,
+    HostInfo,
+    LimitInfo,
+    PoolInfo,
+    SlotInfo,
+    WaitingInfo,
+    WindowInfo,
+)
+
+RECORDINGS = Path(__file__).parents[1] / "recordings"
+START = 1_795_600_800.0
+WELL: dict[str, Any] = {
+    "ttft_p50": 0.4, "ttft_p95": 0.9, "ttft_count": 40, "itl_p50": 0.05, "itl_p95": 0.07, "itl_max": 0.3,
+    "itl_count": 2000, "wait_p95": 0.1, "wait_count": 40,
+}  # fmt: skip
+
+
+def slot(number: int, state: str = "decode", **more: Any) -> SlotInfo:
+    values: dict[str, Any] = {
+        "slot": number, "state": state, "request_id": None if state == "idle" else f"r{number}", "age": 5.0,
+        "prompt_tokens": 400, "output_tokens": 40, "ttft": 0.4, "queue_wait": 0.0, "prefill": 0.4, "blocks": 28,
+        "preemptions": 0, "stalled": 0.0,
+    }  # fmt: skip
+    return SlotInfo(**(values | more))
+
+
+def frame(second: float = 0.0, *, late: dict[str, Any] | None = None, **changes: Any) -> Frame:
+    """A machine at ease: two of four slots busy, nobody waits."""
+    window = WELL | (late or {})
+    counters = CounterInfo(**dict.fromkeys(CounterInfo.model_fields, 0))
+    values: dict[str, Any] = {
+        "boot_id": "one", "sequence": 1, "time": START + second, "uptime": 4000 + second,
+        "engine": EngineInfo(trained_context=8192, load_seconds=6.0),
+        "limits": LimitInfo(slots=4, context=2048, queue=16, budget=64),
+        "pool": PoolInfo(total=8192, live=2000, cached=0, free=6192, block_size=16),
+        "slots": (slot(0), slot(1), slot(2, "idle"), slot(3, "idle")), "running": 2, "waiting_count": 0,
+        "counters": counters.model_copy(update=changes.pop("counters", {})),
+        "minute": WindowInfo(seconds=60, **window), "ten_minutes": WindowInfo(seconds=600, **window),
+        "generated_per_second": 40.0, "prompt_per_second": 100.0,
+        "host": HostInfo(memory_total=16 << 30, memory_used=8 << 30, os_swap_in=0.0, os_swap_out=0.0,
+                         memory_pressure=0.0, major_faults=0.0),
+    }  # fmt: skip
+    return Frame(**(values | changes))
+
+
+def run(seconds: int = 20, **changes: Any) -> list[Frame]:
+    """The same situation for a while; a callable gets the second."""
+    return [
+        frame(i, **{name: value(i) if callable(value) else value for name, value in changes.items()})
+        for i in range(seconds)
+    ]
+
+
+def only(frames: list[Frame], rule: str) -> Finding:
+    (finding,) = diagnose(frames)
+    assert finding.rule == rule
+    assert finding.what
+    assert finding.turn
+    assert finding.why.endswith(".")
+    assert all(any(c.isdigit() for c in line) for line in finding.evidence[:1])
+    return finding
+
+
+def full(number: int = 4, **more: Any) -> tuple[SlotInfo, ...]:
+    return tuple(slot(i, **more) for i in range(number))
+
+
+def waiting(number: int, waited: float = 4.0, pace: float | None = 2.0) -> tuple[WaitingInfo, ...]:
+    return tuple(
+        WaitingInfo(request_id=f"w{i}", waited=waited, estimate=None if pace is None else pace * (i + 1))
+        for i in range(number)
+    )
+
+
+def test_silent_when_all_is_well() -> None:
+    assert diagnose(run()) == []
+    assert diagnose([frame()]) == []
+    assert diagnose([]) == []
+
+
+def test_silent_about_an_engine_that_knows_nothing() -> None:
+    """An adapter of another server leaves most of a frame unknown."""
+    bare = Frame(
+        boot_id="x", sequence=1, time=START, engine=EngineInfo(), limits=LimitInfo(), pool=PoolInfo(),
+        counters=CounterInfo(), minute=WindowInfo(seconds=60), ten_minutes=WindowInfo(seconds=600), host=HostInfo(),
+    )  # fmt: skip
+    assert diagnose([bare, bare]) == []
+
+
+def test_few_samples_are_no_evidence() -> None:
+    late = {"wait_p95": 9.0, "ttft_p95": 9.5, "wait_count": 3, "ttft_count": 3, "itl_p50": 0.9, "itl_count": 20}
+    assert diagnose(run(late=late, slots=full(), waiting_count=3, waiting=waiting(3, 9.0, None))) == []
+
+
+QUEUED: dict[str, Any] = {
+    "late": {"wait_p95": 4.2, "ttft_p95": 5.0}, "slots": full(), "waiting_count": 3, "waiting": waiting(3),
+}  # fmt: skip
+
+
+def test_queue_bound_names_more_slots() -> None:
+    finding = only(run(**QUEUED, pool=PoolInfo(total=16_384, live=2000, block_size=16)), "queue")
+    assert (finding.knob, finding.turn) == ("slots", "slots 4 → 7")
+    assert "4.2 s" in finding.evidence[0]
+    assert "up to 3 waited" in finding.evidence[1]
+
+
+def test_queue_bound_with_a_full_pool_asks_for_the_pool_first() -> None:
+    finding = only(run(**QUEUED, pool=PoolInfo(total=8192, live=8000, block_size=16)), "queue")
+    assert finding.knob == "kv_tokens"
+    assert "then slots 4 → 7" in finding.turn
+
+
+def test_waiting_beside_free_slots_is_the_pool() -> None:
+    finding = only(run(**(QUEUED | {"slots": (slot(0), *(slot(i, "idle") for i in (1, 2, 3)))})), "queue")
+    assert finding.what == "Requests wait for room in the KV pool"
+
+
+def test_prefill_bound_raises_the_budget_where_streams_have_room() -> None:
+    late = {"ttft_p95": 6.0, "wait_p95": 0.2}
+    finding = only(run(late=late, slots=(slot(0, prompt_tokens=6000, prefill=5.5),)), "prefill")
+    assert (finding.knob, finding.turn) == ("budget", "budget 64 → 128")
+    assert any("6000 prompt tokens read in 5.5 s" in line for line in finding.evidence)
+    finding = only(run(late=late | {"itl_p95": 0.25, "itl_p50": 0.1}), "prefill")
+    assert finding.knob is None
+
+
+def test_decode_bound_names_fewer_slots() -> None:
+    finding = only(run(late={"itl_p50": 0.4, "itl_p95": 0.5}, slots=full(4)), "decode")
+    assert (finding.knob, finding.turn) == ("slots", "slots 4 → 2")
+    alone = only(run(late={"itl_p50": 0.4, "itl_p95": 0.5}, slots=full(1)), "decode")
+    assert alone.knob is None
+
+
+def test_prompts_that_make_streams_stutter_lower_the_budget() -> None:
+    finding = only(
+        run(late={"itl_p95": 0.6}, slots=(slot(0), slot(1, "prefill")),
+            limits=LimitInfo(slots=4, context=2048, queue=16, budget=512)),
+        "budget",
+    )  # fmt: skip
+    assert finding.turn == "budget 512 → 256"
+
+
+def test_preempting_counts_the_work_done_twice() -> None:
+    hit = slot(3, "preempted", preemptions=2, stalled=12.5, blocks=0)
+    finding = only(
+        run(
+            counters=lambda i: {"preemptions": i // 5, "recomputed_tokens": 300 * (i // 5), "prompt_tokens": 200 * i},
+            slots=(*full(3, blocks=160), hit),
+            pool=PoolInfo(total=8192, live=8100, block_size=16),
+            late={"itl_p95": 0.9},
+        ),
+        "preemption",
+    )
+    assert finding.level == "critical"
+    assert "3 preemptions, 900 tokens computed a second time: 24% of all prefill" in finding.evidence[0]
+    assert "one stood still for 12.5 s" in finding.evidence[1]
+    assert finding.turn.startswith("slots 4 → 3")
+
+
+def test_old_preemptions_are_no_news() -> None:
+    assert diagnose(run(counters={"preemptions": 40, "recomputed_tokens": 9000, "too_long": 3})) == []
+
+
+def test_a_queue_behind_preemptions_never_asks_for_more_slots() -> None:
+    findings = diagnose(run(**QUEUED, counters=lambda i: {"preemptions": i}))
+    assert {finding.rule for finding in findings} == {"preemption", "queue"}
+    assert all("slots 4 → 7" not in finding.turn for finding in findings)
+
+
+def test_os_swap_explains_slow_text_and_comes_first() -> None:
+    host = HostInfo(memory_total=8 << 30, memory_used=8 << 30, os_swap_in=40e6, os_swap_out=8e6, memory_pressure=45.0)
+    frames = run(late={"itl_p50": 0.9, "itl_p95": 3.0}, host=host, slots=full())
+    finding = only(frames, "os_swap")
+    assert finding.level == "critical"
+    assert "48.0 MB/s" in finding.evidence[0]
+    assert diagnose(run(host=lambda i: host if i == 3 else frame().host)) == []
+
+
+def test_a_queue_too_deep_to_honour() -> None:
+    frames = run(
+        slots=full(), waiting_count=12, waiting=waiting(12, 35.0, 6.0),
+        limits=LimitInfo(slots=4, context=2048, queue=512, budget=64),
+        counters=lambda i: {"gave_up_waiting": i // 6},
+    )  # fmt: skip
+    finding = only(frames, "deep_queue")
+    assert (finding.knob, finding.turn) == ("queue", "queue 512 → 5")
+    assert "512" in finding.evidence[0]
+    assert "3 gave up" in finding.evidence[1]
+
+
+def test_context_too_small() -> None:
+    event = FrameEvent(time=START + 3, kind="too_long", text="laptop refused", user="laptop")
+    counters: Callable[[int], dict[str, int]] = lambda i: {"too_long": int(i >= 3)}  # noqa: E731
+    events: Callable[[int], tuple[FrameEvent, ...]] = lambda i: (event,) if i == 3 else ()  # noqa: E731
+    finding = only(run(counters=counters, events=events), "context")
+    assert (finding.knob, finding.turn) == ("context", "context 2048 → 4096")
+    assert "from laptop" in finding.evidence
+    most = LimitInfo(slots=4, context=8192, queue=16, budget=64)
+    finding = only(run(counters=counters, limits=most), "context")
+    assert (finding.knob, finding.turn[:7]) == (None, "shorter")
+
+
+def test_cold_starts_by_restart_and_by_quiet() -> None:
+    restarted = [frame(i, boot_id="one" if i < 10 else "two") for i in range(20)]
+    finding = only(restarted, "cold_start")
+    assert "restarted once within 19.0 s" in finding.evidence[0]
+
+    def slots(i: int) -> tuple[SlotInfo, ...]:
+        if i < 20:
+            return full(3)
+        if i < 100:
+            return ()
+        return (slot(0, request_id="late", ttft=7.5, age=float(i - 98)),)
+
+    finding = only(run(120, slots=slots, running=lambda i: len(slots(i))), "cold_start")
+    assert "7.5 s" in finding.evidence[0]
+
+
+def test_faults_are_told_with_their_reason() -> None:
+    reason = "3 steps in a row failed"
+    finding = only(run(health="fault", health_reason=reason, counters=lambda i: {"failed": i}), "fault")
+    assert reason in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [
+        ("empty", set()),
+        ("five-people", {"queue"}),
+        ("pool-nearly-full", {"preemption", "queue"}),
+        ("preempting", {"preemption", "queue"}),
+    ],
+)
+def test_recordings_of_real_runs(name: str, rules: set[str]) -> None:
+    """Six agents on four slots wait for a slot; on a pool too small for them they are preempted."""
+    findings = diagnose(list(read_frames(RECORDINGS / f"{name}.ndjson.gz")))
+    assert {finding.rule for finding in findings} == rules
+
+
+def test_every_rule_has_its_test() -> None:
+    names = {rule.__name__.strip("_") for rule in RULES}
+    tested = Path(__file__).read_text()
+    assert all(f'"{name}")' in tested or f'"{name}",' in tested for name in names)

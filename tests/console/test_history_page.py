@@ -1,0 +1,212 @@
+"""The History page over a real history file: stepping, jumping, days, playing; and what it looks like."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from console.app import ConsoleApp
+from console.screens.history import HistoryPage
+from console.sources.recording import RecordingSource, read_frames
+from engine.settings import state_folder
+from engine.telemetry.frame import Frame
+from engine.telemetry.history_file import history_path
+from engine.telemetry.recorder import Recorder
+from engine.telemetry.telemetry import Telemetry
+from tests.console import frames
+from tests.console.helpers import console, screen_text, seen, until
+
+SIZE = (80, 24)
+DAY = 86_400
+
+
+class Scripted:
+    """An engine whose every second is written down beforehand."""
+
+    def __init__(self, seconds: list[Frame]) -> None:
+        self.info = frames.ENGINE
+        self.telemetry = Telemetry(lambda: 0.0, lambda: frames.START)
+        self._seconds = iter(seconds)
+
+    def frame(self, sequence: int, event_cursor: int) -> tuple[Frame, int]:
+        return next(self._seconds), event_cursor
+
+
+def evening() -> list[Frame]:
+    """40 seconds of yesterday: a preemption at second 12, a setting turned at 25; then 20 seconds of today."""
+    seconds = []
+    for i in range(60):
+        situation = frames.preempting() if 12 <= i < 20 else frames.steady()
+        events = ()
+        if i == 12:
+            events = (frames.event(-i, "preempted", "den preempted, the KV pool is full: 1840 tokens thrown away"),)
+        if i == 25:
+            events = (frames.event(-i, "setting_changed", "slots 4 → 6 by console"),)
+        at = frames.START + i + (DAY if i >= 40 else 0)
+        seconds.append(situation.model_copy(update={"time": at, "sequence": i, "events": events}))
+    return seconds
+
+
+async def record(seconds: list[Frame]) -> None:
+    recorder = Recorder(Scripted(seconds), history_path(), days=3650, megabytes=100)
+    await recorder.open()
+    for _ in range(len(seconds) // 10):
+        for _ in range(10):
+            recorder.look()
+        await recorder.write()
+    await recorder.close()
+
+
+def page(app: ConsoleApp) -> HistoryPage:
+    assert isinstance(app.page, HistoryPage)
+    return app.page
+
+
+def second(app: ConsoleApp) -> float | None:
+    """Where one stands, from the first recorded second."""
+    then = page(app).then
+    return None if then is None else then.at - frames.START
+
+
+async def at(pilot: Pilot[int], place: float) -> None:
+    app = pilot.app
+    assert isinstance(app, ConsoleApp)
+    await until(pilot, lambda: second(app) == pytest.approx(place, abs=0.01), f"second {place}, not {second(app)}")
+
+
+async def test_steps_jumps_days_and_ends() -> None:
+    await record(evening())
+    app, _source = console(frames.steady())
+    async with app.run_test(size=SIZE) as pilot:
+        await seen(pilot, "slots 3/4")
+        await pilot.press("4")
+        await at(pilot, DAY + 59)
+        await seen(pilot, "HISTORY")
+        await pilot.press("left_square_bracket")
+        await at(pilot, DAY + 58)
+        await pilot.press("right_square_bracket")
+        await at(pilot, DAY + 59)
+        await pilot.press("right_square_bracket")
+        await seen(pilot, "this is the end of what is recorded")
+        await pilot.press("left_curly_bracket")
+        await at(pilot, 39)
+        await pilot.press("up")
+        await at(pilot, 29)
+        await pilot.press("N")
+        await at(pilot, 25)
+        await seen(pilot, "slots 4 → 6 by console")
+        await pilot.press("N")
+        await at(pilot, 12)
+        await seen(pilot, "den preempted, the KV pool is full")
+        await seen(pilot, "! preempted")
+        await pilot.press("N")
+        await seen(pilot, "before this")
+        await pilot.press("n")
+        await at(pilot, 25)
+        await pilot.press("g")
+        await at(pilot, 0)
+        await pilot.press("right_curly_bracket")
+        await at(pilot, 39)
+        await pilot.press("G")
+        await at(pilot, DAY + 59)
+        await pilot.press("escape")
+        await until(pilot, lambda: "HISTORY" not in screen_text(app))
+
+
+async def test_an_exported_piece_is_a_recording() -> None:
+    await record(evening())
+    app, _source = console(frames.steady())
+    async with app.run_test(size=(160, 30)) as pilot:
+        await pilot.press("4")
+        await at(pilot, DAY + 59)
+        await pilot.press("e")
+        await seen(pilot, "20 frames written to")
+    (path,) = (state_folder() / "exports").iterdir()
+    assert [frame.sequence for frame in read_frames(path)] == list(range(40, 60))
+
+
+async def test_it_plays_until_the_page_is_left() -> None:
+    await record(evening())
+    app, _source = console(frames.steady())
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("4")
+        await at(pilot, DAY + 59)
+        await pilot.press("g")
+        await at(pilot, 0)
+        await pilot.press("space")
+        await until(pilot, lambda: (second(app) or 0) >= 2)
+        assert "playing" in screen_text(app)
+        assert app.shown_view is app.store.view
+        played = page(app)
+        await pilot.press("1")
+        assert not played.playing
+
+
+async def test_keys_pressed_faster_than_it_reads_end_where_they_should() -> None:
+    await record(evening())
+    app, _source = console(frames.steady())
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("4")
+        await at(pilot, DAY + 59)
+        await pilot.press(*["left_square_bracket"] * 4)
+        await at(pilot, DAY + 55)
+        await pilot.press("g", "right_square_bracket", "right_square_bracket")
+        await at(pilot, 2)
+        assert page(app).problem == ""
+
+
+async def test_without_history_it_says_so_and_a_late_one_is_found() -> None:
+    app, _source = console(frames.steady())
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("4")
+        await seen(pilot, "there is no history yet")
+        await record(evening())
+        await pilot.press("G")
+        await at(pilot, DAY + 59)
+
+
+async def test_a_damaged_history_is_a_sentence() -> None:
+    history_path().parent.mkdir(parents=True)
+    history_path().write_bytes(b"no database " * 1000)
+    app, _source = console(frames.steady())
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("4")
+        await seen(pilot, "cannot be read")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36), (180, 50), (60, 20), (40, 15)], ids=str)
+async def test_every_size_has_whole_lines(size: tuple[int, int]) -> None:
+    await record(evening())
+    app, _source = console(frames.steady())
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("4")
+        await at(pilot, DAY + 59)
+        await pilot.press("z", "z")
+        await until(pilot, lambda: page(app).seconds == 600)
+        assert len(app.base.canvas.lines) == size[1]
+
+
+def when(*keys: str, text: str) -> Callable[[Pilot[int]], Any]:
+    async def wait(pilot: Pilot[int]) -> None:
+        await seen(pilot, "KV pool")
+        for key in keys:
+            await pilot.press(key)
+            await until(pilot, lambda: not pilot.app.workers._workers or True)
+            await pilot.pause(0.3)
+        await seen(pilot, text)
+        await pilot.pause()
+
+    return wait
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36), (180, 50)], ids=["80x24", "120x36", "180x50"])
+def test_picture(snap_compare: Callable[..., bool], size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    asyncio.run(record(evening()))
+    monkeypatch.setattr("console.screens.history.time.time", lambda: frames.START + DAY + 3600)
+    app = ConsoleApp(RecordingSource([frames.steady()]), clock=lambda: 100.0)
+    ready = when("4", "N", "N", text="den preempted, the KV pool is full")
+    assert snap_compare(app, terminal_size=size, run_before=ready)

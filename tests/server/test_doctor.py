@@ -1,0 +1,62 @@
+"""The doctor on a real server whose trouble is provoked: a full queue, a pool too small, a prompt too long."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from console.cli.main import app
+from engine.advice.doctor import diagnose
+from engine.telemetry.frame import Frame
+from tests.server.harness import running
+
+
+def test_a_prompt_too_long_is_found_and_counted(tokenizer: Path, tmp_path: Path) -> None:
+    with running(tokenizer, tmp_path, slots=2, context=64) as server:
+        before = server.frame()
+        assert server.chat("say: " + "word " * 200).status_code == 400
+        assert server.chat("say: " + "word " * 200, max_tokens=5).json()["error"]["code"] == "context_length_exceeded"
+        assert server.chat("", temperature=9).status_code == 400
+        after = server.frame()
+        assert (after.counters.invalid, after.counters.too_long) == (3, 2)
+        events, _ = server.engine.telemetry.events_since(0)
+        (finding,) = diagnose([before, after.model_copy(update={"events": events})])
+    assert finding.rule == "context"
+    assert "2 prompts refused" in finding.evidence[0]
+    assert "from 127.0.0.1" in finding.evidence
+
+
+def test_a_pool_too_small_is_found(tokenizer: Path, tmp_path: Path) -> None:
+    with running(tokenizer, tmp_path, slots=4, context=256, kv_tokens=320) as server:
+        frames: list[Frame] = [server.frame()]
+        connections = [server.raw_chat("forever", max_tokens=200) for _ in range(4)]
+        server.until(lambda frame: (frame.counters.preemptions or 0) > 0)
+        frames.append(server.frame())
+        for connection in connections:
+            connection.close()
+        server.idle()
+    assert "preemption" in {finding.rule for finding in diagnose(frames)}
+
+
+def test_the_command_watches_an_engine_that_keeps_no_history(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.cli.doctor.WATCHED", 1)
+    environment = {"XDG_STATE_HOME": str(tmp_path), "TZ": "UTC"}
+    with running(tokenizer, tmp_path) as server:
+        arguments = ["doctor", "--socket", str(server.settings.socket)]
+        plain = CliRunner(env=environment).invoke(app, arguments)
+        assert plain.exit_code == 0, plain.output
+        assert plain.stdout.splitlines()[-1] == "nothing is wrong"
+        assert "no history yet" in plain.stderr
+    gone = CliRunner(env=environment).invoke(app, arguments)
+    assert (gone.exit_code, "no engine runs" in gone.stderr) == (4, True)
+
+
+def test_the_command_looks_at_a_time_that_was_recorded(tmp_path: Path) -> None:
+    result = CliRunner(env={"XDG_STATE_HOME": str(tmp_path)}).invoke(app, ["doctor", "--from", "1h", "--json"])
+    assert (result.exit_code, "no history yet" in result.stderr) == (1, True)
+    assert json.loads(result.stdout or "[]") == []
