@@ -189,7 +189,7 @@ class StartSettings(BaseModel):
     )
     kv_dtype: Literal["auto", "fp32", "bf16", "fp16", "int8"] = _setting(
         "auto",
-        "type of the KV pool; auto: that of the weights, bf16 with int8 weights; int8 takes least and costs a little quality",
+        "type of the KV pool; auto: as the weights, bf16 beside int8; int8 takes least and costs a little quality",
     )
     device: str = _setting("auto", "auto, cpu, cuda or cuda:N")
     threads: int | None = _setting(None, "CPU threads of the engine; default: physical cores", ge=1, le=512)

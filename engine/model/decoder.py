@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -56,15 +56,13 @@ class Batch:
     """int64 [T]"""
     positions: torch.Tensor
     """int64 [T]"""
-    slots: torch.Tensor
-    """int64 [T]: where K and V go, block x 16 + offset."""
     token_rows: torch.Tensor
-    """int64 [T x kv_heads]: the same as rows of the store, see KVStore.token_rows."""
+    """int64 [T x kv_heads]: where K and V go, see KVStore.token_rows."""
     layout: Any
     """What the decoder's ``lay_out`` made."""
     logit_rows: torch.Tensor
     """int64 [R]: tokens whose logits are needed."""
-    best_rows: torch.Tensor
+    best_rows: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     """int64 [B]: tokens whose best next token alone is needed; empty unless the decoder ``picks_best``."""
 
 

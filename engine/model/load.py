@@ -252,11 +252,9 @@ def _check_first_forward(decoder: StepDecoder, device: torch.device) -> None:
     batch = Batch(
         token_ids=positions % config.vocab_size,
         positions=positions,
-        slots=positions,
         token_rows=store.token_rows(positions),
         layout=decoder.lay_out([Span(0, count, [0])], store),
         logit_rows=positions,
-        best_rows=positions[:0],
     )
     output = decoder.forward(batch, store)
     if not (bool(output.finite.all()) and bool(torch.isfinite(output.logits).all())):

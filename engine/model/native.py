@@ -92,7 +92,8 @@ class NativeDecoder:
         arrays = StepArrays(
             token_ids=batch.token_ids.numpy(),
             positions=batch.positions.numpy(),
-            slots=batch.slots.numpy(),
+            # The rows of head 0 are the places in the pool.
+            slots=batch.token_rows.view(len(batch.token_ids), -1)[:, 0].contiguous().numpy(),
             span_start=layout.starts,
             span_count=layout.counts,
             span_blocks=layout.tables,

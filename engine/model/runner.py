@@ -34,8 +34,8 @@ from engine.settings import BLOCK_SIZE
 class Runner:
     """Owns the KV store and computes plans, one at a time, from one thread.
 
-    ``kv_dtype`` "auto" takes the type that suits the weights. ``threads`` None takes the physical cores; the number is set for
-    the whole process. Raises ModelError when the pool does not fit into memory.
+    ``kv_dtype`` "auto" takes the type that suits the weights. ``threads`` None takes the physical cores; the
+    number is set for the whole process. Raises ModelError when the pool does not fit into memory.
     """
 
     def __init__(self, model: LoadedModel, num_blocks: int, kv_dtype: str = "auto", threads: int | None = None) -> None:
@@ -239,7 +239,6 @@ class Runner:
         return Batch(
             token_ids=torch.tensor(token_ids, dtype=torch.int64, device=self.device),
             positions=torch.from_numpy(positions).to(self.device),
-            slots=slots,
             token_rows=self._store.token_rows(slots),
             layout=layout,
             logit_rows=last_tokens(samplers),

@@ -104,16 +104,16 @@ inline Floats scores_of_rows(const float* query, const float* keys, int64_t stri
     return sum_rows(sums);
 }
 
-// The same sums in the same order, from transposed keys [stride][LANES].
-template <int SIZE>
+// The same sums in the same order, from transposed keys [stride][LANES]: lanes far apart are added first.
+template <int STEP>
 inline Floats tree(const float* query, const float* keys, int64_t stride, int first) {
-    if constexpr (SIZE == 1) {
+    if constexpr (STEP == LANES) {
         Floats sum = query[first] * load<Floats>(keys + first * LANES);
         for (int64_t i = first + LANES; i < stride; i += LANES) sum += query[i] * load<Floats>(keys + i * LANES);
         return sum;
     } else {
-        const Floats low = tree<SIZE / 2>(query, keys, stride, first);
-        return low + tree<SIZE / 2>(query, keys, stride, first + SIZE / 2);
+        const Floats sum = tree<STEP * 2>(query, keys, stride, first);
+        return sum + tree<STEP * 2>(query, keys, stride, first + STEP);
     }
 }
 
@@ -200,7 +200,7 @@ SEPARATE void attend(const Model& model, const Step& step, const Workspace& spac
                 for (int key = 0; key < LANES; ++key) store(turned + (i + key) * LANES, square[key]);
             }
             for (int64_t row = 0; row < rows; ++row)
-                store(weights + row * PART + at, tree<LANES>(query + row * stride, turned, stride, 0));
+                store(weights + row * PART + at, tree<1>(query + row * stride, turned, stride, 0));
         }
         for (int64_t row = 0; row < rows; ++row) {
             float* line = weights + row * PART;
