@@ -1,12 +1,13 @@
 """Weights as the native kernels read them: int8, in panels, in one file that later starts map into memory.
 
-The file lies in the cache, one for each model source, and is made anew when the source or the format changes. Without
-room on the disk the weights are packed into memory at every start.
+The file lies in the cache, one for each model source, is made anew when the source or the format changes, and goes when
+the source is gone. Small models, and all without room on the disk, are packed into memory at every start.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import shutil
@@ -33,6 +34,8 @@ FORMAT = 1
 """Rises when the order or the rounding of packed weights changes."""
 _MAGIC = b"slotdeck packed weights\n"
 _ALIGNMENT = 4096
+_WORTH_KEEPING = 32 << 20
+"""Bytes below which packing takes no longer than a blink, so that no file is kept."""
 _HEAD_PART = 4096
 """Rows of the head packed by one thread at a time."""
 
@@ -146,9 +149,9 @@ def _cache_file(checkpoint: Checkpoint) -> Path:
 
 
 def _key(checkpoint: Checkpoint) -> str:
-    """What the packed weights were made from: any difference packs anew."""
-    files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in checkpoint.files]
-    return repr((FORMAT, checkpoint.config, files))
+    """What the packed weights were made from, as JSON: any difference packs anew."""
+    files = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in checkpoint.files]
+    return json.dumps({"files": files, "format": FORMAT})
 
 
 def _header(key: str) -> bytes:
@@ -170,12 +173,31 @@ def _map(path: Path, key: str, nbytes: int) -> np.ndarray | None:
         return None
 
 
+def _forget_gone_sources(folder: Path) -> None:
+    """Remove packed weights whose model is not there any more."""
+    for path in folder.glob("*.int8"):
+        try:
+            with path.open("rb") as file:
+                file.seek(len(_MAGIC))
+                (length,) = struct.unpack("<Q", file.read(8))
+                source = json.loads(file.read(min(length, 1 << 20)))["files"][0][0]
+            if not Path(source).exists():
+                path.unlink()
+        except (OSError, ValueError, LookupError, struct.error):
+            continue
+
+
 def _write(path: Path, key: str, nbytes: int, pack: Callable[[np.ndarray], None]) -> np.ndarray:
     """Let ``pack`` fill the arrays, in the cached file if it can be written, else in memory."""
     header = _header(key)
     temporary: Path | None = None
+    if nbytes < _WORTH_KEEPING:
+        memory: np.ndarray = np.zeros(nbytes, np.uint8)
+        pack(memory)
+        return memory
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _forget_gone_sources(path.parent)
         if shutil.disk_usage(path.parent).free < 2 * nbytes:
             raise OSError("too little room on the disk")
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
@@ -183,7 +205,7 @@ def _write(path: Path, key: str, nbytes: int, pack: Callable[[np.ndarray], None]
             file.write(header)
             file.truncate(len(header) + nbytes)
             file.flush()
-            memory: np.ndarray = np.memmap(file, np.uint8, "r+", offset=len(header), shape=(nbytes,))
+            memory = np.memmap(file, np.uint8, "r+", offset=len(header), shape=(nbytes,))
     except OSError as error:
         logger.warning("packed weights are not kept in %s (%s): every start packs them again", path.parent, error)
         memory = np.zeros(nbytes, np.uint8)

@@ -10,6 +10,9 @@ import pytest
 
 from engine.kernels.build import BuildError, library_path
 from engine.kernels.library import Kernels, _load, instruction_sets
+from tests.model.conftest import embedded_fp32, embedded_path, own_cache
+
+__all__ = ["embedded_fp32", "embedded_path", "own_cache"]
 
 PATH = "SLOTDECK_TEST_KERNELS"
 """Names a library to test in place of the usual one (the sanitizers' build)."""

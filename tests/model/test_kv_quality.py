@@ -9,7 +9,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from engine.model.attention import Span, build_layout
+from engine.model.attention import Span
 from engine.model.decoder import Batch
 from engine.model.kv_store import KV_DTYPES, KVStore, kv_bytes_per_token, scale_bytes_per_token
 from engine.model.load import LoadedModel, load_model
@@ -57,7 +57,7 @@ def predictions(model: LoadedModel, token_ids: list[int], kv_dtype: str, chunk: 
                 token_ids=part,
                 positions=positions,
                 token_rows=store.token_rows(positions),
-                layout=build_layout([Span(start, len(part), blocks)], store, model.device),
+                layout=model.decoder.lay_out([Span(start, len(part), blocks)], store),
                 logit_rows=torch.arange(len(part)),
             )
             output = model.decoder.forward(batch, store)

@@ -45,9 +45,10 @@ inline Ints dot(Ints sum, Ints weights, int32_t row) {
 #else
 constexpr int ROWS = 6, AT_ONCE = 1;
 inline Ints dot(Ints sum, Ints weights, int32_t row) {
+    Words total = (Words)sum;
     for (int i = 0; i < 4; ++i)
-        sum += (Ints)((Words)weights >> (8 * i) & 0xff) * (int32_t)(int8_t)((uint32_t)row >> (8 * i));
-    return sum;
+        total += ((Words)weights >> (8 * i) & 0xff) * (uint32_t)(int32_t)(int8_t)((uint32_t)row >> (8 * i));
+    return (Ints)total;
 }
 #endif
 
@@ -148,17 +149,17 @@ SEPARATE void quantise_row(const float* values, int64_t depth, int8_t* codes, fl
         const float top = maximum(largest);
         // Below this the inverse would overflow; such values round to zero.
         const float inverse = top > 1e-30f ? 127.0f / top : 0.0f;
-        Ints total = Ints{};
+        Words total = Words{};
         for (int i = 0; i < GROUP; i += LANES) {
             const Ints code = nearest(load<Floats>(values + i) * inverse);
-            total += code;
+            total += (Words)code;
             store(codes + i, __builtin_convertvector(code, Bytes));
         }
-        int32_t lanes[LANES], added = 0;
+        uint32_t lanes[LANES], added = 0;  // unsigned: codes of what is not finite may overflow
         store(lanes, total);
         for (int i = 0; i < LANES; ++i) added += lanes[i];
         scales[group] = top / 127.0f + sum(spoiled);
-        sums[group] = -128 * added;
+        sums[group] = (int32_t)(0u - 128u * added);
     }
 }
 

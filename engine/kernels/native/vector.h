@@ -175,7 +175,7 @@ inline float maximum(Floats value) {
 }
 
 // To the nearest integer, ties to even; for magnitudes below 2^22.
-inline Ints nearest(Floats value) { return (Ints)(value + 12582912.0f) - 0x4b400000; }
+inline Ints nearest(Floats value) { return (Ints)((Words)(value + 12582912.0f) - 0x4b400000u); }
 
 // e^x within 2 units in the last place; 0 below -87, capped at e^88; what is not a number stays so.
 inline Floats exponential(Floats x) {
@@ -193,7 +193,7 @@ inline Floats exponential(Floats x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    const Ints exponent = ((Ints)shifted - 0x4b400000 + 127) << 23;
+    const Words exponent = ((Words)shifted - 0x4b400000u + 127u) << 23;
     const Floats result = p * (Floats)exponent;
     return (Floats)((Ints)result & ~zero);
 }
