@@ -33,7 +33,7 @@ class History:
 
     def span(self) -> tuple[float, float] | None:
         """First and last recorded second; ``None`` when nothing is recorded yet."""
-        first, last = self._rows("SELECT min(first_time), max(last_time) FROM chunks")[0]
+        first, last = self._rows("SELECT (SELECT min(first_time) FROM chunks), (SELECT max(last_time) FROM chunks)")[0]
         return None if first is None else (first, last)
 
     def chunks(self, start: float, end: float) -> list[ChunkInfo]:
@@ -107,7 +107,9 @@ class History:
 
     def _unpacked(self, number: int) -> list[Frame]:
         rows = self._rows(
-            "SELECT body, engine FROM chunks JOIN boots ON boots.boot_id = chunks.boot_id WHERE chunks.id = ?", number
+            "SELECT body, engine FROM chunks JOIN bodies ON chunk_id = chunks.id "
+            "JOIN boots ON boots.boot_id = chunks.boot_id WHERE chunks.id = ?",
+            number,
         )
         try:
             return [f for body, engine in rows for f in unpack(body, EngineInfo.model_validate_json(engine))]
