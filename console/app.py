@@ -213,7 +213,7 @@ class ConsoleApp(App[int], inherit_bindings=False):
             disconnected_for=None if lost is None else float(int(now - lost)),
             users=self._load.users if self._load is not None and self._load.running else None,
             can_load=self._load is not None,
-            panel=self.panel.lines(self.size.width),
+            panel=self.panel.lines(*self.size),
             keymap=self.keymap,
             page=self._mode,
         )

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from console.app import ConsoleApp
 
 
+ROWS_LEFT = 14
+"""Rows of the terminal that the panel leaves to what lies under it, title and status line included."""
+
+
 class KnobHand:
     """Takes a setting in hand, turns it, sends it, takes it back."""
 
@@ -91,8 +95,10 @@ class SettingsPanel:
         """Take the selected setting in hand."""
         self._app.knob_hand.action_knob(LIVE_SETTINGS[self.place])
 
-    def lines(self, cells: int) -> tuple[Line, ...]:
-        """What is drawn; empty while it is closed."""
+    def lines(self, cells: int, height: int) -> tuple[Line, ...]:
+        """What is drawn on a terminal of that size; empty while it is closed."""
         if not self.open:
             return ()
-        return tuple(settings_panel(self._app.store.view.limits, self._app.knobs.edit, self.place, cells))
+        rows = max(3, height - ROWS_LEFT)
+        lines = settings_panel(self._app.store.view.limits, self._app.knobs.edit, self.place, cells=cells, rows=rows)
+        return tuple(lines)
