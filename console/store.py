@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from console.sources.base import Disconnected, Update
+from console.trace import Trace, Tracer
 from engine.telemetry.frame import CounterInfo, Frame, LimitInfo
 
 MOST_EVENTS = 500
@@ -19,6 +20,9 @@ MOST_EVENTS = 500
 
 RECENT = 60.0
 """Seconds for which a counter that rose is shown as news."""
+
+
+_NO_TRACE = Trace()
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class View:
     """Oldest first."""
     kv_swap_rate: float | None = None
     """Bytes each second moved by KV swap, both ways."""
+    trace: Trace = _NO_TRACE
+    """The last ten minutes, a sample a second."""
     news: frozenset[str] = frozenset()
     """Names of counters that rose in the last minute, as far as this console saw."""
 
@@ -85,6 +91,7 @@ class Store:
         self._clock = clock
         self._events: deque[LogEntry] = deque(maxlen=MOST_EVENTS)
         self._samples: deque[tuple[float, CounterInfo]] = deque()
+        self._tracer = Tracer()
         self.version = 0
         self.view = View()
 
@@ -104,6 +111,7 @@ class Store:
         before = self.view.frame
         if before is None or before.boot_id != update.boot_id:
             self._samples.clear()
+            self._tracer.restart()
             if before is not None:
                 self._log(update.time, "restarted", "the engine was restarted")
             for note in update.engine.notes:
@@ -111,11 +119,13 @@ class Store:
         for event in update.events:
             self._log(event.time, event.kind, event.text)
         self._sample(update)
+        self._tracer.add(update)
         self._show(
             View(
                 frame=update,
                 events=tuple(self._events) if update.events or before is None else self._kept_events(),
                 kv_swap_rate=self._swap_rate(),
+                trace=self._tracer.trace,
                 news=self._news(update.counters),
             )
         )

@@ -13,9 +13,10 @@ from console.store import View
 from console.widgets.cells import UNKNOWN, Line, Span, beside, blank, clean, exact, plain
 from console.widgets.engine_lines import grid_lines, title_line
 from console.widgets.events import event_lines
-from console.widgets.latency import ROWS as LATENCY_ROWS
 from console.widgets.latency import latency_lines
+from console.widgets.plots import plot_lines
 from console.widgets.selection import SORTS, Choice, Listing, listing
+from console.widgets.slot_timeline import timeline_lines
 from console.widgets.slots import fitting_offset, row, table
 from console.widgets.waiting import waiting_lines
 from engine.telemetry.frame import Frame, SlotInfo
@@ -26,7 +27,14 @@ WIDE = 112
 BUSY_WAITING_ROWS = 2
 """Waiting requests that are always shown, even when slots must scroll for it."""
 
-ZOOMS = ("", "slots", "events")
+PLOT_ROWS_LOW, PLOT_ROWS_HIGH = 12, 17
+"""Rows of the plots beside the slots: five plots of two or of three rows, heading and marks."""
+
+ZOOMED_PLOT_ROWS = 22
+
+LEAST_TIMELINE_ROWS = 3
+
+ZOOMS = ("", "slots", "plots", "timeline", "events")
 """What takes the whole body in turn; the first is all of them together."""
 
 
@@ -89,6 +97,10 @@ def live_body(view: View, chrome: Chrome, cells: int, rows: int, state: LiveStat
         return [exact([(text, "label")], cells), *[blank(cells)] * rows][:rows]
     if state.zoom == "slots":
         return table(frame, listing(frame, state.choice), cells, rows, state.choice)
+    if state.zoom == "plots":
+        return list(plot_lines(view.trace, cells, min(rows, ZOOMED_PLOT_ROWS)))
+    if state.zoom == "timeline":
+        return list(timeline_lines(view.trace, _slots_known(frame), cells, rows))
     if state.zoom == "events":
         return event_lines(view.events, cells, rows)
     if cells < WIDE:
@@ -100,10 +112,19 @@ def live_body(view: View, chrome: Chrome, cells: int, rows: int, state: LiveStat
 
 
 def _side(view: View, frame: Frame, cells: int, rows: int) -> list[Line]:
-    """Latency detail, then the event log."""
+    """Latency detail, plots, then the event log."""
     side = [*latency_lines(frame, cells), blank(cells)]
-    side += event_lines(view.events, cells, max(0, rows - LATENCY_ROWS - 1))
+    left = rows - len(side)
+    plot_rows = min(PLOT_ROWS_HIGH, left // 2) if left >= 2 * PLOT_ROWS_HIGH else min(PLOT_ROWS_LOW, left)
+    if plot_rows >= PLOT_ROWS_LOW:
+        side += [*plot_lines(view.trace, cells, plot_rows), blank(cells)]
+    side += event_lines(view.events, cells, max(0, rows - len(side)))
     return side[:rows]
+
+
+def _slots_known(frame: Frame) -> int:
+    """Rows of the timeline: every slot number in force or still held."""
+    return max((slot.slot for slot in frame.slots), default=-1) + 1
 
 
 def _main(view: View, chrome: Chrome, state: LiveState, *, cells: int, rows: int, narrow: bool) -> list[Line]:
@@ -119,6 +140,8 @@ def _main(view: View, chrome: Chrome, state: LiveState, *, cells: int, rows: int
     hint = _first_run(frame, chrome, cells) if frame.counters.received == 0 and not chrome.users else []
     if hint and room >= len(hint):
         lines += hint
+    elif not narrow and room >= LEAST_TIMELINE_ROWS:
+        lines += timeline_lines(view.trace, _slots_known(frame), cells, min(room, _slots_known(frame) + 1))
     elif narrow and share.left >= 2 and room >= 2 and view.events:
         lines += event_lines(view.events, cells, room, "last events")
     return (lines + [blank(cells)] * rows)[:rows]
