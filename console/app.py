@@ -19,7 +19,7 @@ from textual.screen import Screen
 from console.configuration import ConsoleConfiguration
 from console.driver import ConsoleDriver
 from console.keymap import LIVE, Keymap
-from console.knob_hand import KnobHand, SettingsPanel
+from console.knob_hand import Card, KnobHand, SettingsPanel
 from console.knobs import Knobs
 from console.leaving import Leaving
 from console.prompts import Prompt, Question
@@ -74,6 +74,7 @@ class ConsoleApp(App[int], inherit_bindings=False):
         self.knobs = Knobs()
         self.knob_hand = KnobHand(self)
         self.panel = SettingsPanel(self)
+        self.card = Card(self)
         self.leaving = Leaving(self)
         self.keymap = Keymap(configuration.keys)
         self.prompt: Prompt | None = None
@@ -213,7 +214,7 @@ class ConsoleApp(App[int], inherit_bindings=False):
             disconnected_for=None if lost is None else float(int(now - lost)),
             users=self._load.users if self._load is not None and self._load.running else None,
             can_load=self._load is not None,
-            panel=self.panel.lines(*self.size),
+            panel=self.panel.lines(*self.size) or self.card.lines(view, self.size.width),
             keymap=self.keymap,
             page=self._mode,
         )
@@ -246,7 +247,8 @@ class ConsoleApp(App[int], inherit_bindings=False):
 
     def handlers(self) -> tuple[object, ...]:
         """Who may have the method of an action, the nearest first."""
-        return (*((self.panel,) if self.panel.open else ()), self.page, self.knob_hand, self.leaving, self)
+        over = [part for part in (self.panel, self.card) if part.open]
+        return (*over, self.page, self.knob_hand, self.leaving, self)
 
     async def perform(self, method: str, argument: str | int | None = None) -> None:
         """Run one action of the registry and draw what came of it."""

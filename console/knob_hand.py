@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from console.knobs import LIVE_SETTINGS, Change
+from console.store import View
+from console.widgets.card import card_lines
 from console.widgets.cells import Line
 from console.widgets.settings_panel import settings_panel
 
@@ -60,6 +62,30 @@ class KnobHand:
 
     async def _change(self, change: Change, revision: int) -> None:
         self._app.knobs.answered(await self._app.source.change({change.name: change.after}, revision))
+
+
+class Card:
+    """Before and after the newest change, over the lower part of the page until it is closed."""
+
+    def __init__(self, app: ConsoleApp) -> None:
+        self._app = app
+        self._closed: float | None = None
+        """When the comparison that was closed began."""
+
+    @property
+    def open(self) -> bool:
+        """There is one, and it was not closed."""
+        comparison = self._app.shown_view.comparison
+        return comparison is not None and comparison.began != self._closed
+
+    def action_close(self) -> None:
+        """Close this one; the next change has its own."""
+        comparison = self._app.shown_view.comparison
+        self._closed = comparison.began if comparison is not None else None
+
+    def lines(self, view: View, cells: int) -> tuple[Line, ...]:
+        """What is drawn; empty while there is none."""
+        return tuple(card_lines(view.comparison, cells)) if view.comparison is not None and self.open else ()
 
 
 class SettingsPanel:

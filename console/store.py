@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from console.comparison import Comparer, Comparison, in_words
 from console.sources.base import Disconnected, Update
 from console.trace import Trace, Tracer
 from engine.telemetry.frame import CounterInfo, Frame, LimitInfo
@@ -51,6 +52,8 @@ class View:
     """Oldest first."""
     kv_swap_rate: float | None = None
     """Bytes each second moved by KV swap, both ways."""
+    comparison: Comparison | None = None
+    """What the newest change of settings did, or will have done."""
     trace: Trace = _NO_TRACE
     """The last ten minutes, a sample a second."""
     news: frozenset[str] = frozenset()
@@ -92,6 +95,7 @@ class Store:
         self._events: deque[LogEntry] = deque(maxlen=MOST_EVENTS)
         self._samples: deque[tuple[float, CounterInfo]] = deque()
         self._tracer = Tracer()
+        self._comparer = Comparer()
         self.version = 0
         self.view = View()
 
@@ -112,6 +116,7 @@ class Store:
         if before is None or before.boot_id != update.boot_id:
             self._samples.clear()
             self._tracer.restart()
+            self._comparer.restart()
             if before is not None:
                 self._log(update.time, "restarted", "the engine was restarted")
             for note in update.engine.notes:
@@ -120,11 +125,15 @@ class Store:
             self._log(event.time, event.kind, event.text)
         self._sample(update)
         self._tracer.add(update)
+        self._comparer.add(update)
+        if (finished := self._comparer.finished) is not None:
+            self._log(update.time, "compared", in_words(finished))
         self._show(
             View(
                 frame=update,
                 events=tuple(self._events) if update.events or before is None else self._kept_events(),
                 kv_swap_rate=self._swap_rate(),
+                comparison=self._comparer.comparison,
                 trace=self._tracer.trace,
                 news=self._news(update.counters),
             )

@@ -19,6 +19,7 @@ _MARKS: dict[str, Span] = {
     "rejected": ("✗", "warn"),
     "too_long": ("✗", "warn"),
     "setting_changed": ("±", "key"),
+    "compared": ("±", "key"),
     "engine_fault": ("✗", "critical"),
     "draining": ("↓", "warn"),
     "restarted": ("↑", "warn"),
