@@ -96,7 +96,7 @@ class ConsoleApp(App[int], inherit_bindings=False):
         self.theme = wanted if wanted in self._themes else next(iter(self._themes))
         self._chosen_theme = bool(configuration.theme)
         self.base = PageScreen(self.colours, ascii_only=ascii_only)
-        self._pages: dict[str, Page] = {LIVE: make_page(LIVE, self)}
+        self._pages: dict[str, Page] = {}
         self._trail = [LIVE]
         """Names of the pages opened one from the other; the last one is shown."""
 
@@ -110,7 +110,10 @@ class ConsoleApp(App[int], inherit_bindings=False):
     @property
     def page(self) -> Page:
         """The page that is shown."""
-        return self._pages[self._trail[-1]]
+        name = self._trail[-1]
+        if name not in self._pages:
+            self._pages[name] = make_page(name, self)
+        return self._pages[name]
 
     def get_default_screen(self) -> Screen[None]:
         """Pages are the bottom of everything."""
@@ -274,8 +277,6 @@ class ConsoleApp(App[int], inherit_bindings=False):
     def action_open(self, name: str, argument: str | int | None = None) -> None:
         """Show a page; esc goes back to the one it was opened from. Live is the bottom of all."""
         self.page.closed()
-        if name not in self._pages:
-            self._pages[name] = make_page(name, self)
         kept = self._trail[: self._trail.index(name)] if name in self._trail else self._trail
         self._trail = [LIVE] if name == LIVE else [*kept, name]
         self.page.opened(argument)

@@ -166,6 +166,7 @@ class PageScreen(Screen[None]):
         self._shown: tuple[View, Page, int, Chrome, int, int] | None = None
 
     def compose(self) -> ComposeResult:
+        self.canvas.show([((" slotdeck", "title"),)])  # what the first paint shows, before a page is imported
         yield self.canvas
 
     async def on_key(self, event: Key) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.telemetry.frame import Frame
-from engine.telemetry.request_detail import RequestDetail
+
+if TYPE_CHECKING:
+    from engine.telemetry.request_detail import RequestDetail
 
 
 @dataclass(frozen=True)

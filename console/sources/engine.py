@@ -17,10 +17,11 @@ from pydantic import ValidationError
 
 from console.sources.base import Answer, Disconnected, Update
 from engine.telemetry.frame import Frame
-from engine.telemetry.request_detail import RequestDetail
 
 if TYPE_CHECKING:
     import httpx
+
+    from engine.telemetry.request_detail import RequestDetail
 
 FRAMES_PER_SECOND = 4
 SILENCE_LIMIT = 5.0
@@ -99,6 +100,8 @@ class EngineSource:
 
     async def request(self, request_id: str) -> RequestDetail | Answer:
         """See :class:`FrameSource`."""
+        from engine.telemetry.request_detail import RequestDetail
+
         try:
             async with self._client() as client:
                 response = await client.get(_request_path(request_id))
