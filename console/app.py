@@ -211,7 +211,7 @@ class ConsoleApp(App[int], inherit_bindings=False):
         lost = self.store.view.disconnected_at
         newest = self.store.view.frame
         return Chrome(
-            status=self.prompt.status if self.prompt else self._status.show(self.knobs, newest),
+            status=self.prompt.status if self.prompt else self._status.show(self.knobs, newest, self.store.view.end),
             editing=self.knobs.edit is not None,
             paused_for=float(int(now - self._paused[1])) if self._paused else None,
             disconnected_for=None if lost is None else float(int(now - lost)),
@@ -270,7 +270,7 @@ class ConsoleApp(App[int], inherit_bindings=False):
         for action in self.keymap.actions:
             if action.mode != "knob" and action.call[0] != "palette":
                 method, argument = action.call
-                title = f"{action.label} {argument}" if method == "knob" else action.label
+                title = str(argument) if method == "knob" else action.label
                 call = lambda m=method, a=argument: self.call_later(self.perform, m, a)  # noqa: E731
                 yield SystemCommand(title, f"{action.help} ({action.shown})", call)
 
@@ -397,6 +397,8 @@ def run_console(source: FrameSource, *, hosted: bool, socket: Path | None = None
         )
         code = app.run(mouse=configuration.mouse)
         failed = bool(app.return_code)
+    if (end := app.store.view.end) is not None and not app.leaving.stopping:
+        print(f"slotdeck: {end.sentence}", file=sys.stderr, flush=True)
     if failed:
         print(
             f"slotdeck: the console failed, see {console_log()}; the engine goes on serving",

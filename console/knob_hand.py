@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from console.knobs import LIVE_SETTINGS, Change
+from console.knobs import LIVE_SETTINGS, NOT_CONNECTED, Change
 from console.store import View
 from console.widgets.card import card_lines
 from console.widgets.cells import Line
@@ -28,7 +28,7 @@ class KnobHand:
         """Take a setting in hand."""
         app = self._app
         if app.store.view.frame is None or app.store.view.disconnected is not None:
-            app.say("no engine is connected, so nothing can be changed", failed=True)
+            app.say(NOT_CONNECTED, failed=True)
         else:
             app.knobs.select(name, app.store.view.limits)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from console.comparison import Comparer, Comparison, in_words
-from console.sources.base import Disconnected, Update
+from console.sources.base import Disconnected, EngineEnd, Update
 from console.trace import Trace, Tracer
 from engine.telemetry.frame import CounterInfo, Frame, LimitInfo
 
@@ -48,6 +48,8 @@ class View:
     """Monotonic seconds at which they stopped coming."""
     ended: bool = False
     """The source has nothing more to give, ever."""
+    end: EngineEnd | None = None
+    """How the engine's process ended, if it did."""
     events: tuple[LogEntry, ...] = ()
     """Oldest first."""
     kv_swap_rate: float | None = None
@@ -62,7 +64,11 @@ class View:
     def without_connection(self, newest: View) -> View:
         """This view with what ``newest`` knows about the lost connection: for one that was kept while paused."""
         return replace(
-            self, disconnected=newest.disconnected, disconnected_at=newest.disconnected_at, ended=newest.ended
+            self,
+            disconnected=newest.disconnected,
+            disconnected_at=newest.disconnected_at,
+            ended=newest.ended,
+            end=newest.end,
         )
 
     @property
@@ -103,12 +109,16 @@ class Store:
         """Take a frame or a disconnection."""
         if isinstance(update, Disconnected):
             since = self.view.disconnected_at
+            if update.end is not None and self.view.end is None and self.view.frame is not None:
+                self._log(self.view.frame.time, "engine_fault", "the engine has ended")
             self._show(
                 replace(
                     self.view,
                     disconnected=update.reason,
                     disconnected_at=self._clock() if since is None else since,
                     ended=update.final,
+                    end=update.end,
+                    events=self._kept_events(),
                 )
             )
             return

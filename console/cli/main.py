@@ -73,6 +73,7 @@ def attach(context: typer.Context, socket: SocketOption = None) -> None:
     explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
     from console.cli.admin import AdminClient
     from console.cli.hosting import attach_notices, running_engine, show_console
+    from console.sources.process import absence
     from console.terminal import terminal_problem
     from engine.settings import default_socket
 
@@ -82,8 +83,8 @@ def attach(context: typer.Context, socket: SocketOption = None) -> None:
     admin = AdminClient(path)
     frame = running_engine(admin)
     if frame is None:
-        fail(f"no engine runs on {path}; `slotdeck` starts one", NO_ENGINE)
-    raise typer.Exit(show_console(path, hosted=False, notices=attach_notices(admin, frame, {})))
+        fail(absence(path), NO_ENGINE)
+    raise typer.Exit(show_console(path, hosted=False, frame=frame, notices=attach_notices(admin, frame, {})))
 
 
 @app.command(

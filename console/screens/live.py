@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from console.prompts import Entry
 from console.screens.page import Chrome, Page, banner, framed, status_lines
 from console.store import View
-from console.widgets.cells import UNKNOWN, Line, Span, beside, blank, clean, exact, plain
+from console.widgets.cells import UNKNOWN, Line, beside, blank, exact, plain
 from console.widgets.engine_lines import grid_lines, title_line
 from console.widgets.events import event_lines
+from console.widgets.first_run import first_run_lines
 from console.widgets.latency import latency_lines
 from console.widgets.plots import plot_lines
 from console.widgets.selection import SORTS, Choice, Listing, listing
@@ -108,18 +109,24 @@ def live_body(view: View, chrome: Chrome, cells: int, rows: int, state: LiveStat
     main_cells = max(80, min(112, cells * 62 // 100))
     side_cells = cells - main_cells - 1
     main = _main(view, chrome, state, cells=main_cells, rows=rows, narrow=False)
-    return beside(main, _side(view, frame, side_cells, rows), main_cells, side_cells)
+    side = _side(view, frame, side_cells, rows)
+    # The log stands where it has more room.
+    room_main, room_side = rows - len(main) - 1, rows - len(side)
+    if room_main > room_side:
+        main += [blank(main_cells), *event_lines(view.events, main_cells, room_main)]
+    else:
+        side += event_lines(view.events, side_cells, room_side)
+    return beside(main, side[:rows], main_cells, side_cells)
 
 
 def _side(view: View, frame: Frame, cells: int, rows: int) -> list[Line]:
-    """Latency detail, plots, then the event log."""
+    """Latency detail, then plots."""
     side = [*latency_lines(frame, cells), blank(cells)]
     left = rows - len(side)
     plot_rows = min(PLOT_ROWS_HIGH, left // 2) if left >= 2 * PLOT_ROWS_HIGH else min(PLOT_ROWS_LOW, left)
     if plot_rows >= PLOT_ROWS_LOW:
         side += [*plot_lines(view.trace, cells, plot_rows), blank(cells)]
-    side += event_lines(view.events, cells, max(0, rows - len(side)))
-    return side[:rows]
+    return side
 
 
 def _slots_known(frame: Frame) -> int:
@@ -137,31 +144,15 @@ def _main(view: View, chrome: Chrome, state: LiveState, *, cells: int, rows: int
         lines += [blank(cells), *waiting_lines(frame, listed, cells, share.waiting)]
     lines.append(blank(cells))
     room = rows - len(lines)
-    hint = _first_run(frame, chrome, cells) if frame.counters.received == 0 and not chrome.users else []
+    unused = frame.counters.received == 0 and not chrome.users
+    hint = first_run_lines(frame.engine, cells, can_load=chrome.can_load) if unused else []
     if hint and room >= len(hint):
         lines += hint
     elif not narrow and room >= LEAST_TIMELINE_ROWS:
         lines += timeline_lines(view.trace, _slots_known(frame), cells, min(room, _slots_known(frame) + 1))
     elif narrow and share.left >= 2 and room >= 2 and view.events:
         lines += event_lines(view.events, cells, room, "last events")
-    return (lines + [blank(cells)] * rows)[:rows]
-
-
-def _first_run(frame: Frame, chrome: Chrome, cells: int) -> list[Line]:
-    """What to do with an engine that nobody has asked anything yet."""
-    url = clean(frame.engine.url or "http://127.0.0.1:8000").rstrip("/")
-    model = clean(frame.engine.model or "")
-    ask = '{"messages":[{"role":"user","content":"Say hello"}]}'
-    rows: list[list[Span]] = [
-        [(" Nobody has asked anything yet. Point a chat client at this engine:", "text")],
-        [("   OpenAI base URL  ", "label"), (f"{url}/v1", "value"), ("   model  ", "label"), (model, "value")],
-        [(f"   curl {url}/v1/chat/completions \\", "label")],
-        [("     -H 'Content-Type: application/json' \\", "label")],
-        [(f"     -d '{ask}'", "label")],
-    ]
-    if chrome.can_load:
-        rows.append([(" or press ", "text"), ("L", "key"), (": five simulated people come and chat with it.", "text")])
-    return [exact(row, cells) for row in rows]
+    return (lines + [blank(cells)] * (rows if narrow else 0))[:rows]
 
 
 class LivePage(Page):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.telemetry.frame import Frame
@@ -17,11 +18,31 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class EngineEnd:
+    """The engine's process is gone."""
+
+    how: str = ""
+    """A few words, empty if it is not known: ``signal 9, out of memory?``."""
+    clean: bool = False
+    """It was told to stop."""
+    log: Path | None = None
+    """Where its last lines are, if they are in a file."""
+
+    @property
+    def sentence(self) -> str:
+        """For the shell, after the console."""
+        how = f" ({self.how})" if self.how else ""
+        return f"the engine has ended{how}" + (f"; its log: {self.log}" if self.log is not None else "")
+
+
+@dataclass(frozen=True)
 class Disconnected:
     """No frames at present: ``reason`` is a short sentence. The source goes on trying unless ``final``."""
 
     reason: str
     final: bool = False
+    end: EngineEnd | None = None
+    """Set once it is known that the process itself has ended, and not only the connection to it."""
 
 
 Update = Frame | Disconnected
@@ -37,6 +58,8 @@ class Answer:
     message: str | None = None
     conflict: bool = False
     """Someone else changed a setting since the given revision."""
+    unknown: bool = False
+    """Not ok, but it may have been done all the same: the command was sent, and no answer came."""
 
 
 class FrameSource(Protocol):

@@ -78,7 +78,7 @@ def grid_lines(view: View, cells: int) -> list[Line]:
             "total",
             [
                 [*_pair("finished", formats.count(counters.finished)), *_failed(counters)],
-                _news("rejected", counters.rejected, view, "rejected"),
+                [*_news("rejected", counters.rejected, view, "rejected"), *_invalid(counters, view)],
                 _news("cancelled", counters.cancelled, view, None),
                 _news("preempted", counters.preemptions, view, "preemptions"),
             ],
@@ -220,6 +220,11 @@ def _gpu(frame: Frame) -> list[Span]:
 def _failed(counters: CounterInfo) -> list[Span]:
     """Requests that failed, if any ever did."""
     return [("  failed ", "label"), (formats.count(counters.failed), "critical")] if counters.failed else []
+
+
+def _invalid(counters: CounterInfo, view: View) -> list[Span]:
+    """Requests that could not be served as they were sent, if there ever were any."""
+    return [("  ", "text"), *_news("invalid", counters.invalid, view, "invalid")] if counters.invalid else []
 
 
 def _news(label: str, value: float | None, view: View, counter: str | None) -> list[Span]:

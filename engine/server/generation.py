@@ -47,7 +47,8 @@ def prepare(context: ServerContext, body: bytes) -> Prepared:
     try:
         token_ids = text.encode_chat(chat.messages)
     except ChatTemplateError as error:
-        raise invalid("messages", str(error), code="chat_template_error") from error
+        logged = "its messages do not fit the chat template"  # whose own sentence may quote them
+        raise invalid("messages", str(error), code="chat_template_error", logged=logged) from error
     if not token_ids:
         raise invalid("messages", "the conversation renders to an empty prompt")
     if len(token_ids) >= limit:

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.consequences import consequence
-from console.knobs import LIVE_SETTINGS, Knobs, bounds, choices, shown, stepped
+from console.knobs import LIVE_SETTINGS, SETTLED_AFTER, Knobs, bounds, choices, shown, stepped
 from console.sources.base import Answer
+from engine.telemetry.frame import Frame
 from tests.console import frames
 from tests.console.helpers import confirmed
 
@@ -152,6 +153,69 @@ def test_a_restart_forgets_what_could_be_taken_back() -> None:
     knobs.see(frames.steady().model_copy(update={"boot_id": "boot-2"}))
     assert knobs.pending is None
     assert knobs.undo() is None
+
+
+def unanswered() -> Knobs:
+    """Slots 4→8 was sent and no answer came, as from an engine that was stopped and continued."""
+    knobs = turned("slots", "8")
+    knobs.apply()
+    knobs.answered(Answer(False, message="the engine has said nothing for 5 s", unknown=True))
+    return knobs
+
+
+def after(frame: Frame, seconds: float) -> Frame:
+    return frame.model_copy(update={"uptime": (frame.uptime or 0) + seconds})
+
+
+def test_a_change_without_an_answer_is_settled_by_the_next_frames_and_can_be_taken_back() -> None:
+    knobs = unanswered()
+    assert knobs.pending is not None
+    assert knobs.message == ""
+    knobs.see(frames.steady())
+    assert knobs.pending is not None
+    knobs.see(confirmed(frames.steady(), 4, slots=8))
+    assert (knobs.pending, knobs.message, knobs.failed) == (None, "slots 4→8 in force", False)
+    order = knobs.undo()
+    assert order is not None
+    assert (order[0].after, order[1]) == (4, 4)
+    knobs.answered(Answer(False, unknown=True))
+    knobs.see(confirmed(frames.steady(), 5))
+    assert knobs.message == "slots 8→4 taken back"
+    assert knobs.undo() is None
+
+
+def test_a_change_that_never_reached_the_engine_is_said_not_to_be_in_force() -> None:
+    knobs = unanswered()
+    knobs.see(frames.steady())
+    knobs.see(after(frames.steady(), SETTLED_AFTER))
+    assert knobs.pending is None
+    assert knobs.message == "slots 4→8: not in force, the engine has not answered"
+    assert knobs.failed
+    assert knobs.undo() is None
+
+
+def test_a_change_that_is_taken_up_late_is_noticed_all_the_same() -> None:
+    knobs = unanswered()
+    knobs.see(frames.steady())
+    knobs.see(after(frames.steady(), SETTLED_AFTER))
+    knobs.see(confirmed(frames.steady(), 4, slots=8))
+    assert (knobs.message, knobs.failed) == ("slots 4→8 in force", False)
+    assert knobs.undo() is not None
+
+
+def test_a_change_without_an_answer_that_lost_against_another_hand_says_so() -> None:
+    knobs = unanswered()
+    knobs.see(confirmed(frames.steady(), 4, queue=2))
+    assert knobs.pending is None
+    assert "another hand" in knobs.message
+    assert knobs.undo() is None
+
+
+def test_a_change_without_an_answer_is_not_in_force_in_an_engine_that_was_started_anew() -> None:
+    knobs = unanswered()
+    knobs.see(frames.steady().model_copy(update={"boot_id": "boot-2"}))
+    assert knobs.pending is None
+    assert "started anew" in knobs.message
 
 
 def test_digits_replace_and_backspace_returns() -> None:
