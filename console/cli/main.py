@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from console.cli.config import config_commands
 from console.cli.doctor import doctor
 from console.cli.exits import EPILOG, NO_ENGINE, USAGE, fail
 from console.cli.flags import check_settings, merge_flags, settings_flags
@@ -120,6 +121,7 @@ app.command("top", epilog=EPILOG)(top)
 app.add_typer(history_commands, name="history", context_settings=HELP_NAMES)
 app.command("replay", epilog=EPILOG)(replay)
 app.command("doctor", epilog=EPILOG)(doctor)
+app.add_typer(config_commands, name="config", context_settings=HELP_NAMES)
 app.command("load", epilog=EPILOG)(load)
 app.command("bench", epilog=EPILOG)(bench)
 
