@@ -20,7 +20,7 @@ from console.widgets.selection import SORTS, Choice, Listing, listing
 from console.widgets.slot_timeline import timeline_lines
 from console.widgets.slots import fitting_offset, row, table
 from console.widgets.waiting import waiting_lines
-from engine.telemetry.frame import Frame, SlotInfo
+from engine.telemetry.frame import Frame, SlotInfo, WaitingInfo
 
 WIDE = 112
 """Columns from which latency detail, plots and the event log stand beside the slots."""
@@ -261,16 +261,24 @@ class LivePage(Page):
         """Open the selected request."""
         listed = self._listing()
         selected = listed.row if listed is not None else None
-        if selected is None or selected.request_id is None:
+        if selected is None:
             self.app.say("no request is selected: j and k select one")
+        elif (request_id := selected.request_id or self._last_in(selected)) is None:
+            self.app.say("nobody had this slot in the last ten minutes")
         else:
-            self.app.action_open("request", selected.request_id)
+            self.app.action_open("request", request_id)
+
+    def _last_in(self, row: SlotInfo | WaitingInfo) -> str | None:
+        """Who had a slot that is free now."""
+        seconds = self.app.shown_view.trace.seconds
+        marks = (second.slots.get(row.slot) for second in reversed(seconds)) if isinstance(row, SlotInfo) else ()
+        return next((mark.request_id for mark in marks if mark is not None and mark.request_id), None)
 
     def action_cancel(self) -> None:
         """Ask, then end the selected request."""
         listed = self._listing()
         selected = listed.row if listed is not None else None
         if selected is None or selected.request_id is None:
-            self.app.say("no request is selected: j and k select one")
+            self.app.say("no request is selected: j and k select one" if selected is None else "this slot is free")
             return
         self.app.ask_cancel(selected.request_id, selected.user)
