@@ -31,8 +31,8 @@ class HostRule:
         """``local_address``: the address of this machine that the connection came in on."""
         name = name.rstrip(".")
         # A socket for both families writes IPv4 addresses as ::ffff:192.0.2.7.
-        local_address = (local_address or "").removeprefix("::ffff:")
-        return name in self._names or name == local_address or is_loopback(name)
+        called = local_address is not None and name == local_address.removeprefix("::ffff:")
+        return name in self._names or called or is_loopback(name)
 
 
 class Outermost:

@@ -115,6 +115,17 @@ def test_sec_02_on_an_open_bind_the_address_that_was_called_is_a_name_of_ours() 
     assert not rule.allows("192.168.1.8", "192.168.1.7")
     assert rule.allows("nas.local", "192.168.1.7")
     assert not rule.allows("evil.example", "192.168.1.7")
+    assert rule.allows("192.168.1.5", "::ffff:192.168.1.5")  # as a socket for both families writes it
+    assert not rule.allows("192.168.1.6", "::ffff:192.168.1.5")
+    assert not HostRule("::", []).allows("", None)
+
+
+def test_the_request_of_the_first_screen_needs_no_content_type(server: RunningServer) -> None:
+    """curl -d says application/x-www-form-urlencoded; without an Origin no page can have sent it."""
+    body = '{"temperature":0,"max_tokens":64,\n       "messages":[{"role":"user","content":"say: hello"}]}'
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    answer = server.client.post("/v1/chat/completions", content=body, headers=headers)
+    assert answer.status_code == 200
 
 
 @pytest.mark.parametrize(
