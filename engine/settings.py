@@ -184,11 +184,12 @@ class StartSettings(BaseModel):
     prefix_cache: PrefixCache = True
     prefix_sharing: PrefixSharing = False
     itl_target: Annotated[ItlTarget, BeforeValidator(_milliseconds)] = 0
-    weights: Literal["auto", "fp32", "bf16"] = _setting(
-        "auto", "type of the weights; auto: bf16 where the machine computes it fast, else fp32"
+    weights: Literal["auto", "int8", "fp32", "bf16"] = _setting(
+        "auto", "type of the weights; auto: the fastest here that answers as well as fp32"
     )
     kv_dtype: Literal["auto", "fp32", "bf16", "fp16", "int8"] = _setting(
-        "auto", "type of the KV pool; auto: that of the weights; int8 takes least and costs a little quality"
+        "auto",
+        "type of the KV pool; auto: as the weights, bf16 beside int8; int8 takes least and costs a little quality",
     )
     device: str = _setting("auto", "auto, cpu, cuda or cuda:N")
     threads: int | None = _setting(None, "CPU threads of the engine; default: physical cores", ge=1, le=512)

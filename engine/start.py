@@ -51,11 +51,14 @@ def start_engine(settings: StartSettings, url: str, say: Callable[[str], None]) 
     """
     say(f"loading {settings.model}")
     model = load_model(settings.model, weights=settings.weights, device=settings.device)
-    say(f"loaded {model.id} in {model.load_seconds:.1f} s, weights {model.weights} on {model.device}")
+    say(
+        f"loaded {model.id} in {model.load_seconds:.1f} s, weights {model.weights} on {model.device}"
+        f" ({model.kernels} kernels)"
+    )
     memory = PoolMemory(
         free=available_memory(model.device),
         total=total_memory(model.device),
-        per_token=token_bytes(model.config, kv_type(settings.kv_dtype, model.weights)),
+        per_token=token_bytes(model.config, kv_type(settings.kv_dtype, model.kv_dtype)),
     )
     live, num_blocks = choose_limits(settings, model.config.max_positions, model.device.type, memory)
     runner = Runner(model, num_blocks, settings.kv_dtype, settings.threads)
@@ -153,6 +156,7 @@ def _describe(settings: StartSettings, model: LoadedModel, runner: Runner, url: 
         kv_dtype=runner.kv_dtype,
         device=str(model.device),
         threads=runner.threads,
+        kernels=model.kernels,
         url=url,
         trained_context=model.config.max_positions,
         load_seconds=model.load_seconds,

@@ -27,6 +27,9 @@ class Checkpoint(Protocol):
     config: ModelConfig
 
     @property
+    def files(self) -> list[Path]: ...
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]: ...
 
     @property
@@ -72,6 +75,11 @@ class HuggingFaceCheckpoint:
                     self._shapes[key] = tuple(part.get_shape())
             except (SafetensorError, OSError) as error:
                 raise ModelError(f"{id}: {folder / name} is damaged ({error}). Download it again.") from error
+
+    @property
+    def files(self) -> list[Path]:
+        """What the model is read from: a change of any of them makes it another model."""
+        return [self.folder / name for name in ("config.json", *self._files)]
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -8,12 +8,14 @@ embedding are computed in 32 bit, whatever the weights.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 
-from engine.model.attention import AttentionLayout, attention_for
+from engine.model.attention import AttentionLayout, Span, attention_for, build_layout
 from engine.model.config import ModelConfig
 from engine.model.kv_store import KVStore
 from engine.model.linear import Linear
@@ -56,25 +58,70 @@ class Batch:
     """int64 [T]"""
     token_rows: torch.Tensor
     """int64 [T x kv_heads]: where K and V go, see KVStore.token_rows."""
-    layout: AttentionLayout
+    layout: Any
+    """What the decoder's ``lay_out`` made."""
     logit_rows: torch.Tensor
     """int64 [R]: tokens whose logits are needed."""
+    best_rows: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    """int64 [B]: tokens whose best next token alone is needed; empty unless the decoder ``picks_best``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a step computed."""
+
+    logits: torch.Tensor
+    """fp32 [R, vocab]"""
+    finite: torch.Tensor
+    """bool [T]: whether all that was computed for a token is finite."""
+    best: list[int]
+    """B token ids, the first of the largest logit; -1 where a logit is not finite."""
+
+
+class StepDecoder(Protocol):
+    """What the runner asks of a decoder."""
+
+    config: ModelConfig
+    picks_best: bool
+    kv_dtype: torch.dtype
+    """Type of the KV pool that suits it."""
+
+    @property
+    def path(self) -> str: ...
+
+    def set_threads(self, threads: int) -> None: ...
+
+    def lay_out(self, spans: Sequence[Span], store: KVStore) -> Any: ...
+
+    def forward(self, batch: Batch, store: KVStore) -> Output: ...
 
 
 class Decoder:
     """Computes a flat batch. Not thread-safe: one step at a time."""
 
+    picks_best = False
+
     def __init__(self, config: ModelConfig, weights: DecoderWeights) -> None:
         self.config = config
         self.weights = weights
+        self.kv_dtype = weights.dtype
         self._attention = attention_for(weights.device)
 
-    def forward(self, batch: Batch, store: KVStore) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run one step and write its K and V into ``store``.
+    @property
+    def path(self) -> str:
+        """What computes, in a word."""
+        return "torch"
 
-        Returns the logits, fp32 [R, vocab], of ``batch.logit_rows``, and bool [T]: whether all that was computed for
-        a token is finite (a value that is not stays in its token's residual, so the last one tells).
-        """
+    def set_threads(self, threads: int) -> None:
+        """Compute with so many threads; the number holds for the whole process."""
+        torch.set_num_threads(threads)
+
+    def lay_out(self, spans: Sequence[Span], store: KVStore) -> AttentionLayout:
+        """Lay out one step; see :func:`engine.model.attention.build_layout`."""
+        return build_layout(spans, store, self.weights.device)
+
+    def forward(self, batch: Batch, store: KVStore) -> Output:
+        """Run one step and write its K and V into ``store``."""
         config, weights = self.config, self.weights
         hidden_size, eps, dtype = config.hidden_size, config.rms_norm_eps, weights.dtype
         heads, kv_heads, width = config.num_heads, config.num_kv_heads, config.head_dim
@@ -97,7 +144,8 @@ class Decoder:
             hidden += layer.down(F.silu(gate_up[:, :inner]).mul_(gate_up[:, inner:]))
         rows = hidden.index_select(0, batch.logit_rows)
         logits = weights.head(F.rms_norm(rows, shape, weights.norm, eps).to(dtype))
-        return logits.float(), torch.isfinite(hidden).all(-1)
+        # A value that is not finite stays in its token's residual, so the last one tells.
+        return Output(logits.float(), torch.isfinite(hidden).all(-1), [])
 
 
 def rotary(positions: torch.Tensor, inverse_frequencies: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

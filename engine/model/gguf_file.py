@@ -112,6 +112,11 @@ class GGUFCheckpoint:
         self._tensors = {_hugging_face_name(name): tensor for name, tensor in tensors.items()}
 
     @property
+    def files(self) -> list[Path]:
+        """The one file; when it changes, it is another model."""
+        return [self.path]
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of every tensor, rows first as torch has them."""
         return {name: tuple(int(size) for size in reversed(t.shape)) for name, t in self._tensors.items()}

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import torch
 
-from engine.model.attention import Span, build_layout
+from engine.kernels.library import Kernels
+from engine.model.attention import Span
 from engine.model.checkpoint import Checkpoint, HuggingFaceCheckpoint, check_tensors
 from engine.model.config import ModelConfig
-from engine.model.decoder import Batch, Decoder, DecoderWeights, LayerWeights, inverse_frequencies
+from engine.model.decoder import Batch, Decoder, DecoderWeights, LayerWeights, StepDecoder, inverse_frequencies
 from engine.model.errors import ModelError, human_bytes
 from engine.model.fetch import EMBEDDED_ID, embedded_model_path
 from engine.model.gguf_file import GGUFCheckpoint
@@ -27,7 +28,9 @@ from engine.model.gguf_tokenizer import tokenizer_folder
 from engine.model.hub import hub_folder
 from engine.model.kv_store import KVStore
 from engine.model.linear import make_linear, packing_works
-from engine.model.machine import DTYPES, available_memory, choose_device, choose_dtype
+from engine.model.machine import DTYPES, available_memory, choose_device
+from engine.model.native import NativeDecoder, choose_weights
+from engine.model.packing import packed_bytes, packed_model
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +46,9 @@ class ModelSource:
     tokenizer_folder: Path
     device: torch.device
     weights: str
-    """"fp32" or "bf16": the type the weights will have."""
+    """"int8", "fp32" or "bf16": the type the weights will have."""
+    kernels: Kernels | None
+    """What computes int8 weights; None for torch."""
     weight_bytes: int
     """Memory of the weights once loaded."""
     peak_bytes: int
@@ -60,11 +65,11 @@ class LoadedModel:
     """A model ready to compute."""
 
     config: ModelConfig
-    decoder: Decoder
+    decoder: StepDecoder
     tokenizer_folder: Path
     """A folder that `transformers.AutoTokenizer.from_pretrained` opens offline."""
     weights: str
-    """"fp32" or "bf16"."""
+    """"int8", "fp32" or "bf16"."""
     device: torch.device
     weight_bytes: int
     load_seconds: float
@@ -74,6 +79,16 @@ class LoadedModel:
     @property
     def id(self) -> str:
         return self.config.id
+
+    @property
+    def kv_dtype(self) -> str:
+        """Type of the KV pool unless another is asked for."""
+        return next(name for name, dtype in DTYPES.items() if dtype == self.decoder.kv_dtype)
+
+    @property
+    def kernels(self) -> str:
+        """What computes: "torch", or "native" and the instruction set."""
+        return self.decoder.path
 
 
 def load_model(source: str, *, weights: str = "auto", device: str = "auto") -> LoadedModel:
@@ -91,14 +106,19 @@ def load_model(source: str, *, weights: str = "auto", device: str = "auto") -> L
         human_bytes(free),
     )  # fmt: skip
     if found.peak_bytes > free:
-        smaller = "" if found.weights == "bf16" else ", take --weights bf16 (half of it)"
+        smaller = ", take --weights bf16 (half of it)" if found.weights == "fp32" else ""
         raise ModelError(
             f"{config.id} needs {human_bytes(found.peak_bytes)} while loading as {found.weights}, but only"
             f" {human_bytes(free)} are available on {found.device}. Use a smaller model{smaller} or free some memory."
         )
     with torch.inference_mode():
-        decoder = Decoder(config, _convert(found))
-        _check_first_forward(decoder)
+        decoder: StepDecoder
+        if found.kernels is None:
+            decoder = Decoder(config, _convert(found))
+        else:
+            model = packed_model(found.checkpoint, found.kernels, _workers())
+            decoder = NativeDecoder(config, model, found.kernels)
+        _check_first_forward(decoder, found.device)
     seconds = time.monotonic() - start
     logger.info("loaded %s in %.1f s", config.id, seconds)
     return LoadedModel(
@@ -117,22 +137,23 @@ def find_model(source: str, *, weights: str = "auto", device: str = "auto") -> M
     """Find a model and check everything that can be checked before its weights are read.
 
     ``source``: "smollm2" (embedded, fetched on first use), a .gguf file, a folder with config.json and safetensors, or
-    a hub id ("org/name"). ``weights``: "auto", "fp32", "bf16". ``device``: "auto", "cpu", "cuda", "cuda:N".
+    a hub id ("org/name"). ``weights``: "auto", "int8", "fp32", "bf16". ``device``: "auto", "cpu", "cuda", "cuda:N".
     Raises ModelError: not found, damaged, incomplete, of an unsupported family, no such device.
     """
     place = choose_device(device)
-    dtype_name, reason = choose_dtype(weights, place)
     checkpoint, folder = _open(source)
     check_tensors(checkpoint)
+    chosen, reason, kernels = choose_weights(weights, place)
     notes = [reason]
     if not checkpoint.config.stop_token_ids:
         notes.append("The model names no end token: answers end only at max_tokens or the context.")
-    weight_bytes, temporary = _estimate(checkpoint, DTYPES[dtype_name], place)
+    weight_bytes, temporary = _estimate(checkpoint, chosen, place)
     return ModelSource(
         checkpoint=checkpoint,
         tokenizer_folder=folder,
         device=place,
-        weights=dtype_name,
+        weights=chosen,
+        kernels=kernels,
         weight_bytes=weight_bytes,
         peak_bytes=weight_bytes + temporary,
         notes=tuple(notes),
@@ -165,14 +186,17 @@ def _open_gguf(path: Path, id: str) -> tuple[Checkpoint, Path]:
     return checkpoint, tokenizer_folder(checkpoint)
 
 
-def _estimate(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> tuple[int, int]:
+def _estimate(checkpoint: Checkpoint, weights: str, device: torch.device) -> tuple[int, int]:
     """Bytes of the loaded weights, and bytes needed beside them for a moment while loading."""
     config = checkpoint.config
-    values = config.num_parameters
+    layer = config.hidden_size * (config.intermediate_size * 3 + config.num_heads * config.head_dim * 4)
+    temporary = 4 * (checkpoint.largest_tensor + _workers() * layer)
+    if weights == "int8":
+        return packed_bytes(config), temporary
+    dtype, values = DTYPES[weights], config.num_parameters
     if config.tie_embeddings and device.type == "cpu" and packing_works(dtype):
         values += config.vocab_size * config.hidden_size  # rows to look up, and a packed copy to multiply with
-    layer = config.hidden_size * (config.intermediate_size * 3 + config.num_heads * config.head_dim * 4)
-    return values * dtype.itemsize, 4 * (checkpoint.largest_tensor + _workers() * layer)
+    return values * dtype.itemsize, temporary
 
 
 def _workers() -> int:
@@ -219,21 +243,21 @@ def _convert(found: ModelSource) -> DecoderWeights:
         )
 
 
-def _check_first_forward(decoder: Decoder) -> None:
+def _check_first_forward(decoder: StepDecoder, device: torch.device) -> None:
     """Compute a few tokens: weights that overflow or are damaged are found here, not by the first user."""
-    config, device = decoder.config, decoder.weights.device
+    config = decoder.config
     count = min(4, config.max_positions)
-    store = KVStore(config, 1, decoder.weights.dtype, device)
+    store = KVStore(config, 1, decoder.kv_dtype, device)
     positions = torch.arange(count, device=device)
     batch = Batch(
         token_ids=positions % config.vocab_size,
         positions=positions,
         token_rows=store.token_rows(positions),
-        layout=build_layout([Span(0, count, [0])], store, device),
+        layout=decoder.lay_out([Span(0, count, [0])], store),
         logit_rows=positions,
     )
-    logits, finite = decoder.forward(batch, store)
-    if not (bool(finite.all()) and bool(torch.isfinite(logits).all())):
+    output = decoder.forward(batch, store)
+    if not (bool(output.finite.all()) and bool(torch.isfinite(output.logits).all())):
         raise ModelError(
             f"{config.id} computes NaN or infinity on its first tokens: its weights are damaged or were trained for"
             " another type. Fetch the model again, or try --weights fp32."

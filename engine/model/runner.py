@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from engine.core.request import Row, StepPlan, StepResult
-from engine.model.attention import Span, build_layout, sort_key
+from engine.model.attention import Span, sort_key
 from engine.model.config import ModelConfig
 from engine.model.decoder import Batch
 from engine.model.errors import ModelError, human_bytes
@@ -27,24 +27,24 @@ from engine.model.kv_store import (
 from engine.model.kv_swap import HostCopies
 from engine.model.load import LoadedModel
 from engine.model.machine import available_memory, physical_cores
-from engine.model.sampling import NOT_FINITE, sample
+from engine.model.sampling import NOT_FINITE, plainly_greedy, sample
 from engine.settings import BLOCK_SIZE
 
 
 class Runner:
     """Owns the KV store and computes plans, one at a time, from one thread.
 
-    ``kv_dtype`` "auto" takes the type of the weights. ``threads`` None takes the physical cores; the number is set for
-    the whole process. Raises ModelError when the pool does not fit into memory.
+    ``kv_dtype`` "auto" takes the type that suits the weights. ``threads`` None takes the physical cores; the
+    number is set for the whole process. Raises ModelError when the pool does not fit into memory.
     """
 
     def __init__(self, model: LoadedModel, num_blocks: int, kv_dtype: str = "auto", threads: int | None = None) -> None:
-        self.kv_dtype = kv_type(kv_dtype, model.weights)
+        self.kv_dtype = kv_type(kv_dtype, model.kv_dtype)
         self.device = model.device
         self.threads = threads or physical_cores()
-        torch.set_num_threads(self.threads)
         self._config = model.config
         self._decoder = model.decoder
+        self._decoder.set_threads(self.threads)
         self._refuse_unless_fits(num_blocks)
         with torch.inference_mode():
             self._store = KVStore(model.config, num_blocks, KV_DTYPES[self.kv_dtype], model.device)
@@ -175,18 +175,29 @@ class Runner:
         order = sorted(range(len(rows)), key=lambda index: sort_key(spans[index]))
         rows, spans = [rows[index] for index in order], [spans[index] for index in order]
         ends = np.cumsum([row.count for row in rows])
-        batch, samplers = self._batch(rows, spans, ends)
+        samplers = [row for row in rows if row.samples]
+        greedy = [row for row in samplers if self._decoder.picks_best and plainly_greedy(row.request)]
+        if greedy:
+            samplers = [row for row in samplers if not plainly_greedy(row.request)]
+        batch = self._batch(rows, spans, ends, samplers, greedy)
         try:
-            logits, finite = self._decoder.forward(batch, self._store)
-            good = finite.cpu().numpy()
+            output = self._decoder.forward(batch, self._store)
+            good = output.finite.cpu().numpy()
         except BaseException:
             self._store.clear(batch.token_rows)  # half-written values must not stay
             raise
         if not good.all():
             self._fail(rows, ends, good, batch, result)
+        for row, token in zip(greedy, output.best, strict=True):
+            if row.request.id in result.failures:
+                continue
+            if token < 0:
+                result.failures[row.request.id] = NOT_FINITE
+            else:
+                result.tokens[row.request.id] = token
         if not samplers:
             return
-        sampled = sample(logits, [row.request for row in samplers])
+        sampled = sample(output.logits, [row.request for row in samplers])
         for row, token, fine, logprobs in zip(samplers, sampled.tokens, sampled.finite, sampled.logprobs, strict=True):
             if row.request.id in result.failures:
                 continue
@@ -197,12 +208,19 @@ class Runner:
             if logprobs is not None:
                 result.logprobs[row.request.id] = logprobs
 
-    def _batch(self, rows: Sequence[Row], spans: Sequence[Span], ends: np.ndarray) -> tuple[Batch, list[Row]]:
-        """The flat batch of rows in order, and those of them that sample, in the order of ``logit_rows``."""
+    def _batch(
+        self,
+        rows: Sequence[Row],
+        spans: Sequence[Span],
+        ends: np.ndarray,
+        samplers: Sequence[Row],
+        greedy: Sequence[Row],
+    ) -> Batch:
+        """The flat batch of rows in order; logits for ``samplers``, the best token for ``greedy``."""
         token_ids: list[int] = []
         for row in rows:
             token_ids += row.request.token_ids[row.start : row.start + row.count]
-        layout = build_layout(spans, self._store, self.device)
+        layout = self._decoder.lay_out(spans, self._store)
         positions = np.concatenate([np.arange(span.start, span.start + span.count) for span in spans])
         blocks = np.concatenate(
             [
@@ -213,15 +231,19 @@ class Runner:
             ]
         )
         slots = torch.from_numpy(blocks * BLOCK_SIZE + positions % BLOCK_SIZE).to(self.device)
-        sampling = [index for index, row in enumerate(rows) if row.samples]
-        batch = Batch(
+        last = {id(row): int(end) - 1 for row, end in zip(rows, ends, strict=True)}
+
+        def last_tokens(chosen: Sequence[Row]) -> torch.Tensor:
+            return torch.tensor([last[id(row)] for row in chosen], dtype=torch.int64, device=self.device)
+
+        return Batch(
             token_ids=torch.tensor(token_ids, dtype=torch.int64, device=self.device),
             positions=torch.from_numpy(positions).to(self.device),
             token_rows=self._store.token_rows(slots),
             layout=layout,
-            logit_rows=torch.from_numpy(ends[sampling] - 1).to(self.device),
+            logit_rows=last_tokens(samplers),
+            best_rows=last_tokens(greedy),
         )
-        return batch, [rows[index] for index in sampling]
 
     def _fail(self, rows: Sequence[Row], ends: np.ndarray, good: np.ndarray, batch: Batch, result: StepResult) -> None:
         """Fail the requests with a token that is not finite and clear what they wrote in this step."""
@@ -233,12 +255,12 @@ class Runner:
                 self._store.clear(token_rows[part].flatten())
 
 
-def kv_type(name: str, weights: str) -> str:
-    """The type of the pool, a key of KV_DTYPES: "auto" is that of the weights. Raises ModelError for another name."""
+def kv_type(name: str, default: str) -> str:
+    """The type of the pool, a key of KV_DTYPES: "auto" is the ``default``. Raises ModelError for another name."""
     if name not in ("auto", *KV_DTYPES):
         *most, last = ("auto", *KV_DTYPES)
         raise ModelError(f"unknown type of the KV pool {name!r}: use {', '.join(most)} or {last}")
-    return weights if name == "auto" else name
+    return default if name == "auto" else name
 
 
 def token_bytes(config: ModelConfig, kv_dtype: str) -> int:

@@ -33,6 +33,12 @@ class Sampled:
     """``None`` where the request asks for none or the row is not finite."""
 
 
+def plainly_greedy(request: Request) -> bool:
+    """Whether the next token is that of the largest logit as computed, and nothing else is asked."""
+    p = request.sampling
+    return (p.temperature <= 0 or p.top_k == 1) and p.top_logprobs is None and not _changes(request)
+
+
 def sample(logits: torch.Tensor, requests: Sequence[Request]) -> Sampled:
     """Choose the next token of ``requests[i]`` from ``logits[i]``.
 

@@ -51,6 +51,8 @@ class EngineInfo(Part):
     kv_dtype: str | None = None
     device: str | None = None
     threads: int | None = None
+    kernels: str | None = None
+    """What computes: "torch", or "native" and the instruction set it uses."""
     url: str | None = None
     """Base URL of the HTTP API, without ``/v1``."""
     trained_context: int | None = None

@@ -60,9 +60,9 @@ def predictions(model: LoadedModel, token_ids: list[int], kv_dtype: str, chunk: 
                 layout=build_layout([Span(start, len(part), blocks)], store, model.device),
                 logit_rows=torch.arange(len(part)),
             )
-            logits, finite = model.decoder.forward(batch, store)
-            assert finite.all()
-            parts.append(logits.log_softmax(-1))
+            output = model.decoder.forward(batch, store)
+            assert output.finite.all()
+            parts.append(output.logits.log_softmax(-1))
     return torch.cat(parts)
 
 

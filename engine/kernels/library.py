@@ -1,0 +1,316 @@
+"""The border between Python and the native library: structures, checks, and one call per step.
+
+Arrays are numpy arrays, C-contiguous; whoever builds a :class:`NativeModel` keeps its weights alive through it. Calls
+release the GIL. A :class:`Kernels` is used from one thread at a time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import weakref
+from collections.abc import Sequence
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from engine.kernels.build import BuildError, library_path
+
+logger = logging.getLogger(__name__)
+
+ABI = 2
+GROUP = 64
+"""Values along the depth that share a scale."""
+TILE = 32
+"""Columns of a product are padded to this."""
+PANEL = 16
+KV_TYPES = {"fp32": 0, "bf16": 1, "fp16": 2, "int8": 3}
+"""Types of the KV pool that the attention kernel reads."""
+
+
+class _Product(ctypes.Structure):
+    _fields_ = [("codes", c_void_p), ("scales", c_void_p), ("columns", c_int32), ("depth", c_int32)]
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = [
+        ("input_norm", c_void_p),
+        ("mlp_norm", c_void_p),
+        ("qkv", _Product),
+        ("output", _Product),
+        ("gate_up", _Product),
+        ("down", _Product),
+    ]
+
+
+class _Model(ctypes.Structure):
+    _fields_ = [
+        *((name, c_int32) for name in ("hidden", "heads", "kv_heads", "head_dim", "inner", "vocab", "layers")),
+        ("block_size", c_int32),
+        ("eps", c_float),
+        ("head_stride", c_int32),
+        ("embedding", c_void_p),
+        ("norm", c_void_p),
+        ("inverse_frequencies", c_void_p),
+        ("head", _Product),
+        ("layer", POINTER(_Layer)),
+    ]
+
+
+class _Step(ctypes.Structure):
+    _fields_ = [
+        *((name, c_int32) for name in ("tokens", "spans", "greedy", "logit_rows")),
+        *((name, c_void_p) for name in ("token_ids", "positions", "slots", "span_start", "span_count")),
+        ("span_blocks", c_void_p),
+        ("blocks", c_void_p),
+        ("kv_type", c_int32),
+        ("num_blocks", c_int32),
+        *((name, c_void_p) for name in ("keys", "values", "key_scales", "value_scales")),
+        *((name, c_void_p) for name in ("greedy_tokens", "best", "logit_tokens", "logits", "finite")),
+    ]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Weights [columns, depth] in int8, padded and in the order the kernels read.
+
+    ``codes`` uint8 [columns / 16, depth / 4, 16, 4], stored as value + 128; ``scales`` uint16 (bits of bf16)
+    [columns / 16, depth / 64, 16].
+    """
+
+    codes: np.ndarray
+    scales: np.ndarray
+
+    @property
+    def columns(self) -> int:
+        return int(self.codes.shape[0]) * PANEL
+
+    @property
+    def depth(self) -> int:
+        return int(self.codes.shape[1]) * 4
+
+    @property
+    def nbytes(self) -> int:
+        return self.codes.nbytes + self.scales.nbytes
+
+    @staticmethod
+    def shapes(columns: int, depth: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shapes of codes and scales for ``columns`` (a multiple of 32) and ``depth`` (a multiple of 64)."""
+        panels = columns // PANEL
+        return (panels, depth // 4, PANEL, 4), (panels, depth // GROUP, PANEL)
+
+    def _structure(self) -> _Product:
+        return _Product(_address(self.codes), _address(self.scales), self.columns, self.depth)
+
+
+@dataclass(frozen=True)
+class PackedLayer:
+    """One layer. Norms are fp32, padded with zeros to 64; see :mod:`engine.model.packing` for the order of columns."""
+
+    input_norm: np.ndarray
+    qkv: Packed
+    output: Packed
+    mlp_norm: np.ndarray
+    gate_up: Packed
+    down: Packed
+
+
+@dataclass(frozen=True)
+class PackedModel:
+    """All a step needs: sizes and weights. ``embedding`` uint16 (bits of bf16) [vocab, hidden]."""
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    inner: int
+    vocab: int
+    eps: float
+    block_size: int
+    embedding: np.ndarray
+    layers: Sequence[PackedLayer]
+    norm: np.ndarray
+    head: Packed
+    inverse_frequencies: np.ndarray
+    _structures: list[object] = field(default_factory=list, repr=False)
+
+    @property
+    def head_stride(self) -> int:
+        """Columns of one head: head_dim padded to 32."""
+        return pad(self.head_dim, TILE)
+
+    def _structure(self) -> _Model:
+        if not self._structures:
+            layers = (_Layer * len(self.layers))(
+                *(
+                    _Layer(
+                        _address(layer.input_norm),
+                        _address(layer.mlp_norm),
+                        *(product._structure() for product in (layer.qkv, layer.output, layer.gate_up, layer.down)),
+                    )
+                    for layer in self.layers
+                )
+            )
+            model = _Model(
+                self.hidden, self.heads, self.kv_heads, self.head_dim, self.inner, self.vocab, len(self.layers),
+                self.block_size, self.eps, self.head_stride, _address(self.embedding), _address(self.norm),
+                _address(self.inverse_frequencies), self.head._structure(), layers,
+            )  # fmt: skip
+            self._structures.extend((model, layers))
+        return self._structures[0]  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The KV pool as addresses: one K and one V array per layer, [kv_heads, num_blocks, block_size, head_dim].
+
+    Their scales, fp32 [kv_heads, num_blocks, block_size] per layer, belong to int8 alone and are empty otherwise.
+    """
+
+    kv_type: str
+    num_blocks: int
+    keys: Sequence[int]
+    values: Sequence[int]
+    key_scales: Sequence[int] = ()
+    value_scales: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class StepArrays:
+    """A flat batch of T tokens in S spans (consecutive tokens of one sequence), and whose next token is wanted.
+
+    int64: ``token_ids`` [T], ``positions`` [T], ``slots`` [T] (block x 16 + offset), ``span_blocks`` [S] (where a
+    span's table begins in ``blocks``), ``greedy_tokens`` and ``logit_tokens`` (rows of the batch). int32:
+    ``span_start`` [S] (first position), ``span_count`` [S], ``blocks``. ``logits``: fp32 [len(logit_tokens), vocab],
+    written.
+    """
+
+    token_ids: np.ndarray
+    positions: np.ndarray
+    slots: np.ndarray
+    span_start: np.ndarray
+    span_count: np.ndarray
+    span_blocks: np.ndarray
+    blocks: np.ndarray
+    greedy_tokens: np.ndarray
+    logit_tokens: np.ndarray
+    logits: np.ndarray
+
+
+class Kernels:
+    """The library with its threads, for one instruction set (default: the best this CPU has).
+
+    Raises BuildError when the library cannot be had or does not compute rightly on this machine.
+    """
+
+    def __init__(self, threads: int = 1, instruction_set: str | None = None, path: Path | None = None) -> None:
+        self._library = _load(path or library_path())
+        available = instruction_sets(self._library)
+        self.instruction_set = instruction_set or available[0]
+        handle = self._library.slotdeck_create(self.instruction_set.encode(), threads)
+        if not handle:
+            raise BuildError(f"this CPU has no {self.instruction_set}; it has {', '.join(available)}")
+        self._handle = handle
+        self._finalizer = weakref.finalize(self, self._library.slotdeck_destroy, handle)
+        self.threads = int(self._library.slotdeck_threads(handle))
+
+    def close(self) -> None:
+        """End the threads. Nothing may be computed afterwards."""
+        self._finalizer()
+
+    def step(self, model: PackedModel, pool: Pool, arrays: StepArrays) -> tuple[np.ndarray, np.ndarray]:
+        """Compute a flat batch and write its K and V into the pool.
+
+        Returns int64 [len(greedy_tokens)], the token of the largest logit (-1 where a logit is not finite), and bool
+        [T], whether all that was computed for a token is finite. Raises MemoryError.
+        """
+        best = np.empty(len(arrays.greedy_tokens), np.int64)
+        finite = np.empty(len(arrays.token_ids), np.bool_)
+        by_layer = [
+            (c_void_p * len(part))(*part) for part in (pool.keys, pool.values, pool.key_scales, pool.value_scales)
+        ]
+        step = _Step(
+            len(arrays.token_ids), len(arrays.span_start), len(best), len(arrays.logit_tokens),
+            *(
+                _address(array)
+                for array in (arrays.token_ids, arrays.positions, arrays.slots, arrays.span_start, arrays.span_count,
+                              arrays.span_blocks, arrays.blocks)
+            ),
+            KV_TYPES[pool.kv_type], pool.num_blocks, *(ctypes.cast(part, c_void_p) for part in by_layer),
+            *(
+                _address(array)
+                for array in (arrays.greedy_tokens, best, arrays.logit_tokens, arrays.logits, finite)
+            ),
+        )  # fmt: skip
+        if self._library.slotdeck_step(self._handle, ctypes.byref(model._structure()), ctypes.byref(step)):
+            raise MemoryError("not enough memory for the buffers of this step")
+        return best, finite
+
+    def product(self, values: np.ndarray, weights: Packed) -> np.ndarray:
+        """``values`` fp32 [rows, depth] quantised to int8, times ``weights``: fp32 [rows, columns]."""
+        out = np.empty((len(values), weights.columns), np.float32)
+        structure = weights._structure()
+        if self._library.slotdeck_product(
+            self._handle, ctypes.byref(structure), _address(values), len(values), _address(out)
+        ):
+            raise MemoryError("not enough memory for the buffers of this product")
+        return out
+
+    def pack(self, weight: np.ndarray, into: Packed, first: int) -> None:
+        """Quantise ``weight`` fp32 [rows, depth] into the columns from ``first`` on of ``into``.
+
+        Values that are not finite give an infinite scale.
+        """
+        rows, depth = weight.shape
+        if first + rows > into.columns or depth > into.depth or weight.dtype != np.float32:
+            raise ValueError(f"weights {weight.shape} {weight.dtype} do not fit at column {first} of {into.columns}")
+        self._library.slotdeck_pack(
+            _address(weight), rows, depth, first, into.depth, _address(into.codes), _address(into.scales)
+        )
+
+
+def pad(size: int, to: int) -> int:
+    """``size`` rounded up to a multiple of ``to``."""
+    return -(-size // to) * to
+
+
+def empty(columns: int, depth: int) -> Packed:
+    """A packed product of zeros, padded to 32 columns and a depth of 64."""
+    codes, scales = Packed.shapes(pad(columns, TILE), pad(depth, GROUP))
+    return Packed(np.full(codes, 128, np.uint8), np.zeros(scales, np.uint16))
+
+
+def _address(array: np.ndarray) -> int:
+    if not array.flags.c_contiguous:
+        raise ValueError("the kernels read contiguous arrays only")
+    return array.ctypes.data
+
+
+def instruction_sets(library: ctypes.CDLL | None = None) -> list[str]:
+    """What this CPU has of the instruction sets in the library, best first. Raises BuildError."""
+    library = library or _load(library_path())
+    names: list[str] = []
+    while (name := library.slotdeck_instruction_set(len(names))) is not None:
+        names.append(name.decode())
+    return names
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(str(path))
+        library.slotdeck_instruction_set.argtypes, library.slotdeck_instruction_set.restype = [c_int], c_char_p
+        library.slotdeck_create.argtypes, library.slotdeck_create.restype = [c_char_p, c_int], c_void_p
+        library.slotdeck_destroy.argtypes, library.slotdeck_destroy.restype = [c_void_p], None
+        library.slotdeck_threads.argtypes = [c_void_p]
+        library.slotdeck_step.argtypes = [c_void_p, c_void_p, c_void_p]
+        library.slotdeck_product.argtypes = [c_void_p, c_void_p, c_void_p, c_int64, c_void_p]
+        library.slotdeck_pack.argtypes = [c_void_p, c_int64, c_int64, c_int64, c_int64, c_void_p, c_void_p]
+        library.slotdeck_pack.restype = None
+        found = library.slotdeck_abi()
+    except (OSError, AttributeError) as error:
+        raise BuildError(f"the native kernels in {path} do not load ({error}); delete that file and restart") from error
+    if found != ABI:
+        raise BuildError(f"the native kernels in {path} are of another version; delete that file and restart")
+    return library

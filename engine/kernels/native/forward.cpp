@@ -1,0 +1,302 @@
+// One step of the decoder, computed by all threads of a team. Compiled once for each instruction set.
+#include "attention.h"
+#include "product.h"
+#include "team.h"
+#include "types.h"
+#include "vector.h"
+
+extern "C" {
+float cosf(float);
+float sinf(float);
+}
+
+namespace SLOTDECK_ISA {
+
+constexpr int64_t ROW_CHUNK = 48;  // rows of one task, so that a tile of weights stays in the first cache
+
+// Everything a thread needs to go through the step.
+struct Context {
+    const Model& model;
+    const Step& step;
+    const Workspace& space;
+    Team* team;
+    int thread, threads;
+    float* scratch;
+    int64_t hidden, attended, inner;  // padded to 64
+};
+
+inline int64_t padded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
+
+// Calls `work(tile, first row, number of rows)` for this thread's share of tiles x rows.
+template <typename Work>
+inline void share_tiles(const Context& c, int64_t tiles, int64_t rows, Work work) {
+    const int64_t chunks = (rows + ROW_CHUNK - 1) / ROW_CHUNK;
+    for (int64_t task; (task = team_next(c.team, c.thread, tiles * chunks)) >= 0;) {
+        const int64_t chunk = task / tiles, first = chunk * ROW_CHUNK;
+        work(task % tiles, first, rows - first < ROW_CHUNK ? rows - first : ROW_CHUNK);
+    }
+    team_barrier(c.team);
+}
+
+template <typename Work>
+inline void share_rows(const Context& c, int64_t rows, Work work) {
+    for (int64_t row = c.thread; row < rows; row += c.threads) work(row);
+    team_barrier(c.team);
+}
+
+inline QuantisedRows quantised(const Context& c, int64_t depth) {
+    return {c.space.codes, c.space.scales, c.space.sums, depth};
+}
+
+// hidden -> norm -> quantised rows.
+inline void norm(const Context& c, const float* weight) {
+    const int64_t groups = c.hidden / GROUP;
+    share_rows(c, c.step.tokens, [&](int64_t row) {
+        norm_row(c.space.hidden + row * c.hidden, weight, c.model.hidden, c.hidden, c.model.eps, c.scratch,
+                 c.space.codes + row * c.hidden, c.space.scales + row * groups, c.space.sums + row * groups);
+    });
+}
+
+inline void embed(const Context& c) {
+    const int64_t half = c.model.head_dim / 2;
+    share_rows(c, c.step.tokens, [&](int64_t row) {
+        const uint16_t* from = c.model.embedding + c.step.token_ids[row] * c.model.hidden;
+        float* to = c.space.hidden + row * c.hidden;
+        for (int64_t i = 0; i < c.model.hidden; ++i) to[i] = from_bf16(from[i]);
+        for (int64_t i = c.model.hidden; i < c.hidden; ++i) to[i] = 0;
+        for (int64_t i = 0; i < half; ++i) {
+            const float angle = (float)c.step.positions[row] * c.model.inverse_frequencies[i];
+            c.space.cosine[row * half + i] = cosf(angle);
+            c.space.sine[row * half + i] = sinf(angle);
+        }
+        // Beyond the heads, rows of the attention's result stay zero.
+        for (int64_t i = (int64_t)c.model.heads * c.model.head_dim; i < c.attended; ++i)
+            c.space.mixed[row * c.attended + i] = 0;
+    });
+}
+
+// Queries, keys and values of one head at a time; rotary embedding; K and V go into the pool.
+inline void project(const Context& c, const Layer& layer, int number) {
+    const Model& model = c.model;
+    const int64_t stride = model.head_stride, half = model.head_dim / 2, tiles = stride / TILE;
+    const float scale = 1.0f / __builtin_sqrtf((float)model.head_dim);
+    const QuantisedRows rows = quantised(c, c.hidden);
+    const Stored keys = stored(model, c.step, c.step.keys, c.step.key_scales, number);
+    const Stored values = stored(model, c.step, c.step.values, c.step.value_scales, number);
+    const int64_t pool = (int64_t)c.step.num_blocks * model.block_size;  // tokens in the pool
+    share_tiles(c, model.heads + 2 * model.kv_heads, c.step.tokens, [&](int64_t head, int64_t first, int64_t count) {
+        float* lines = c.scratch + ROW_CHUNK * TILE;  // [count, stride]
+        for (int64_t tile = 0; tile < tiles; ++tile) {
+            product(rows, first, count, layer.qkv, head * tiles + tile, c.scratch);
+            for (int64_t row = 0; row < count; ++row)
+                memcpy(lines + row * stride + tile * TILE, c.scratch + row * TILE, TILE * 4);
+        }
+        const bool value = head >= model.heads + model.kv_heads, key = !value && head >= model.heads;
+        for (int64_t row = 0; row < count; ++row) {
+            const int64_t token = first + row;
+            float* line = lines + row * stride;
+            if (!value) {
+                const float *cosine = c.space.cosine + token * half, *sine = c.space.sine + token * half;
+                const float factor = key ? 1.0f : scale;
+                for (int64_t i = 0; i < half; ++i) {
+                    const float a = line[i], b = line[i + half];
+                    line[i] = (a * cosine[i] - b * sine[i]) * factor;
+                    line[i + half] = (b * cosine[i] + a * sine[i]) * factor;
+                }
+            }
+            if (value)
+                keep(values, (head - model.heads - model.kv_heads) * pool + c.step.slots[token], line);
+            else if (key)
+                keep(keys, (head - model.heads) * pool + c.step.slots[token], line);
+            else
+                memcpy(c.space.query + (token * model.heads + head) * stride, line, (size_t)stride * 4);
+        }
+    });
+}
+
+inline void mix_keys(const Context& c, int number) {
+    for (int64_t task; (task = team_next(c.team, c.thread, c.space.num_tasks)) >= 0;)
+        attend(c.model, c.step, c.space, c.space.tasks[task], number, c.scratch);
+    team_barrier(c.team);
+    const int64_t groups = c.attended / GROUP;
+    share_rows(c, c.step.tokens, [&](int64_t row) {
+        quantise_row(c.space.mixed + row * c.attended, c.attended, c.space.codes + row * c.attended,
+                     c.space.scales + row * groups, c.space.sums + row * groups);
+    });
+}
+
+// hidden += rows x weights.
+inline void add(const Context& c, const QuantisedRows& rows, const Product& weights) {
+    const int64_t tiles = (c.model.hidden + TILE - 1) / TILE;
+    share_tiles(c, tiles, c.step.tokens, [&](int64_t tile, int64_t first, int64_t count) {
+        product(rows, first, count, weights, tile, c.scratch);
+        for (int64_t row = 0; row < count; ++row) {
+            float* to = c.space.hidden + (first + row) * c.hidden + tile * TILE;
+            for (int i = 0; i < TILE; i += LANES)
+                store(to + i, load<Floats>(to + i) + load<Floats>(c.scratch + row * TILE + i));
+        }
+    });
+}
+
+// Gate and up, SiLU(gate) x up, quantised at once: a task makes whole groups of 64.
+inline void gate(const Context& c, const Layer& layer) {
+    const QuantisedRows rows = quantised(c, c.hidden);
+    const int64_t groups = c.inner / GROUP;
+    share_tiles(c, groups, c.step.tokens, [&](int64_t group, int64_t first, int64_t count) {
+        float* lines = c.scratch + ROW_CHUNK * TILE;  // [count, GROUP]
+        for (int64_t part = 0; part < GROUP / PANEL; ++part) {
+            product(rows, first, count, layer.gate_up, group * (GROUP / PANEL) + part, c.scratch);
+            for (int64_t row = 0; row < count; ++row)
+                for (int i = 0; i < PANEL; i += LANES) {
+                    const Floats gated = load<Floats>(c.scratch + row * TILE + i);
+                    const Floats up = load<Floats>(c.scratch + row * TILE + PANEL + i);
+                    store(lines + row * GROUP + part * PANEL + i, gated / (1.0f + exponential(-gated)) * up);
+                }
+        }
+        for (int64_t row = 0; row < count; ++row)
+            quantise_row(lines + row * GROUP, GROUP, c.space.inner_codes + (first + row) * c.inner + group * GROUP,
+                         c.space.inner_scales + (first + row) * groups + group,
+                         c.space.inner_sums + (first + row) * groups + group);
+    });
+}
+
+// The head over the wanted tokens: logits of some, the best token of others without writing their logits down.
+inline void predict(const Context& c) {
+    const Step& step = c.step;
+    const int64_t wanted = step.greedy + step.logit_rows, groups = c.hidden / GROUP, vocab = c.model.vocab;
+    share_rows(c, wanted, [&](int64_t row) {
+        const int64_t token = row < step.greedy ? step.greedy_tokens[row] : step.logit_tokens[row - step.greedy];
+        norm_row(c.space.hidden + token * c.hidden, c.model.norm, c.model.hidden, c.hidden, c.model.eps, c.scratch,
+                 c.space.codes + row * c.hidden, c.space.scales + row * groups, c.space.sums + row * groups);
+    });
+    float* best_value = c.space.best_value + (int64_t)c.thread * step.greedy;
+    int64_t* best_index = c.space.best_index + (int64_t)c.thread * step.greedy;
+    uint8_t* bad = c.space.bad_logit + (int64_t)c.thread * step.greedy;
+    for (int64_t row = 0; row < step.greedy; ++row) {
+        best_value[row] = -__builtin_inff();
+        best_index[row] = vocab;
+        bad[row] = 0;
+    }
+    const QuantisedRows rows = quantised(c, c.hidden);
+    share_tiles(c, (vocab + TILE - 1) / TILE, wanted, [&](int64_t tile, int64_t first, int64_t count) {
+        product(rows, first, count, c.model.head, tile, c.scratch);
+        const int64_t column = tile * TILE, columns = vocab - column < TILE ? vocab - column : TILE;
+        for (int64_t i = 0; i < count; ++i) {
+            const int64_t row = first + i;
+            const float* line = c.scratch + i * TILE;
+            if (row >= step.greedy) {
+                memcpy(step.logits + (row - step.greedy) * vocab + column, line, (size_t)columns * 4);
+                continue;
+            }
+            float top = -__builtin_inff(), spoiled = 0;
+            for (int64_t j = 0; j < columns; ++j) {
+                top = line[j] > top ? line[j] : top;
+                spoiled += line[j] - line[j];
+            }
+            if (spoiled != 0) bad[row] = 1;
+            // Of equal logits the first token counts, whichever thread finds it first.
+            if (top < best_value[row]) continue;
+            int64_t at = 0;
+            while (at < columns && line[at] != top) ++at;
+            if (at < columns && (top > best_value[row] || column + at < best_index[row])) {
+                best_value[row] = top;
+                best_index[row] = column + at;
+            }
+        }
+    });
+    if (c.thread != 0) return;
+    for (int64_t row = 0; row < step.greedy; ++row) {
+        float value = -__builtin_inff();
+        int64_t index = vocab;
+        bool good = true;
+        for (int thread = 0; thread < c.threads; ++thread) {
+            const int64_t at = (int64_t)thread * step.greedy + row;
+            const float other = c.space.best_value[at];
+            if (c.space.bad_logit[at]) good = false;
+            if (other > value || (other == value && c.space.best_index[at] < index)) {
+                value = other;
+                index = c.space.best_index[at];
+            }
+        }
+        step.best[row] = good && index < vocab ? index : -1;
+    }
+}
+
+inline void forward(const Context& c) {
+    embed(c);
+    for (int number = 0; number < c.model.layers; ++number) {
+        const Layer& layer = c.model.layer[number];
+        norm(c, layer.input_norm);
+        project(c, layer, number);
+        mix_keys(c, number);
+        add(c, quantised(c, c.attended), layer.output);
+        norm(c, layer.mlp_norm);
+        gate(c, layer);
+        add(c, {c.space.inner_codes, c.space.inner_scales, c.space.inner_sums, c.inner}, layer.down);
+    }
+    share_rows(c, c.step.tokens, [&](int64_t row) {
+        Floats spoiled = Floats{};
+        for (int64_t i = 0; i < c.hidden; i += LANES) {
+            const Floats value = load<Floats>(c.space.hidden + row * c.hidden + i);
+            spoiled += value - value;
+        }
+        c.step.finite[row] = sum(spoiled) == 0;
+    });
+    predict(c);
+}
+
+}  // namespace SLOTDECK_ISA
+
+#define SLOTDECK_JOIN(a, b) a##b
+#define SLOTDECK_NAME(prefix, isa) SLOTDECK_JOIN(prefix, isa)
+
+extern "C" {
+
+// One thread's part of a step. `scratch` is this thread's own.
+void SLOTDECK_NAME(forward_, SLOTDECK_ISA)(const Model* model, const Step* step, const Workspace* space, Team* team,
+                                           int thread, int threads) {
+    using namespace SLOTDECK_ISA;
+    const Context context{*model,
+                          *step,
+                          *space,
+                          team,
+                          thread,
+                          threads,
+                          (float*)(space->scratch + thread * space->scratch_bytes),
+                          padded(model->hidden, GROUP),
+                          padded((int64_t)model->heads * model->head_dim, GROUP),
+                          padded(model->inner, GROUP)};
+    forward(context);
+}
+
+// Floats of scratch one thread needs.
+int64_t SLOTDECK_NAME(scratch_, SLOTDECK_ISA)(const Model* model) {
+    using namespace SLOTDECK_ISA;
+    const int64_t shared = model->heads / model->kv_heads;
+    const int64_t attention = attention_scratch(CHUNK * shared, model->head_stride);
+    const int64_t tiles = ROW_CHUNK * (TILE + (model->head_stride > GROUP ? model->head_stride : GROUP));
+    const int64_t rows = padded(model->hidden, GROUP);
+    const int64_t most = attention > tiles ? attention : tiles;
+    return padded(most > rows ? most : rows, 64);
+}
+
+// The product alone, for tests and for choosing the faster path: rows [count, depth] fp32, out [count, columns].
+void SLOTDECK_NAME(product_, SLOTDECK_ISA)(const Product* weights, const float* values, int64_t count, int8_t* codes,
+                                           float* scales, int32_t* sums, float* out, Team* team, int thread, int threads) {
+    using namespace SLOTDECK_ISA;
+    const int64_t depth = weights->depth, groups = depth / GROUP, tiles = weights->columns / TILE;
+    for (int64_t row = thread; row < count; row += threads)
+        quantise_row(values + row * depth, depth, codes + row * depth, scales + row * groups, sums + row * groups);
+    team_barrier(team);
+    const QuantisedRows rows{codes, scales, sums, depth};
+    alignas(64) float block[ROW_CHUNK * TILE];
+    const int64_t chunks = (count + ROW_CHUNK - 1) / ROW_CHUNK;
+    for (int64_t task; (task = team_next(team, thread, tiles * chunks)) >= 0;) {
+        const int64_t first = task / tiles * ROW_CHUNK, tile = task % tiles;
+        const int64_t here = count - first < ROW_CHUNK ? count - first : ROW_CHUNK;
+        product(rows, first, here, *weights, tile, block);
+        for (int64_t row = 0; row < here; ++row)
+            memcpy(out + (first + row) * weights->columns + tile * TILE, block + row * TILE, TILE * 4);
+    }
+}
+}

@@ -1,0 +1,87 @@
+// What crosses the border between Python and the kernels. engine/kernels/library.py mirrors these structures.
+#pragma once
+
+#include <cstdint>
+
+#define SLOTDECK_ABI 2
+
+// Weights [columns, depth] as int8. Panels of 16 columns; within a panel, for each 4 values of depth, 16 columns x 4
+// bytes, stored as value + 128. Scales (bf16) by panel, group of 64, column. Both counts are padded: columns to 32,
+// depth to 64; padded weights are zero.
+struct Product {
+    const uint8_t* codes;
+    const uint16_t* scales;
+    int32_t columns;
+    int32_t depth;
+};
+
+struct Layer {
+    const float* input_norm;
+    const float* mlp_norm;
+    Product qkv;      // by head, each padded to head_stride columns: queries, keys, values
+    Product output;
+    Product gate_up;  // panels alternate: 16 columns of gate, the same 16 of up; padded to 64 of each
+    Product down;
+};
+
+struct Model {
+    int32_t hidden, heads, kv_heads, head_dim, inner, vocab, layers, block_size;
+    float eps;
+    int32_t head_stride;        // head_dim padded to 32
+    const uint16_t* embedding;  // bf16 [vocab, hidden]
+    const float* norm;          // padded to 64, as all norms
+    const float* inverse_frequencies;  // [head_dim / 2]
+    Product head;
+    const Layer* layer;
+};
+
+enum KvType : int32_t { KV_FP32 = 0, KV_BF16 = 1, KV_FP16 = 2, KV_INT8 = 3 };
+
+// One flat batch. Spans cover the tokens in order; each reads the keys of its own block table.
+struct Step {
+    int32_t tokens, spans, greedy, logit_rows;
+    const int64_t* token_ids;
+    const int64_t* positions;
+    const int64_t* slots;        // block x block_size + offset
+    const int32_t* span_start;   // position of the first token
+    const int32_t* span_count;
+    const int64_t* span_blocks;  // where the span's table begins in blocks
+    const int32_t* blocks;
+    int32_t kv_type, num_blocks;
+    void* const* keys;           // by layer: [kv_heads, num_blocks, block_size, head_dim]
+    void* const* values;
+    float* const* key_scales;    // by layer: [kv_heads, num_blocks, block_size]; int8 only
+    float* const* value_scales;
+    const int64_t* greedy_tokens;  // [greedy]: tokens of the batch whose best next token is wanted
+    int64_t* best;                 // [greedy], or -1 where a logit is not finite
+    const int64_t* logit_tokens;   // [logit_rows]: tokens whose logits are wanted
+    float* logits;                 // [logit_rows, vocab]
+    uint8_t* finite;               // [tokens]
+};
+
+// One unit of attention: some query tokens of a span, against one kv head.
+struct AttentionTask {
+    int32_t span, first_row, start, count, kv_head;
+};
+
+// Memory of a step, kept and grown between steps. Rows of hidden and mixed are padded to 64 with zeros.
+struct Workspace {
+    float* hidden;      // [tokens, hidden]: the residual
+    float* query;       // [tokens, heads, head_stride]
+    float* mixed;       // [tokens, heads x head_dim]
+    float* cosine;      // [tokens, head_dim / 2]
+    float* sine;
+    int8_t* codes;      // quantised rows of the widest product, and their scales and sums
+    float* scales;
+    int32_t* sums;
+    int8_t* inner_codes;  // the same for the input of down
+    float* inner_scales;
+    int32_t* inner_sums;
+    float* best_value;    // [threads, greedy]
+    int64_t* best_index;
+    uint8_t* bad_logit;   // [threads, greedy]
+    char* scratch;        // [threads, scratch_bytes]
+    int64_t scratch_bytes;
+    const AttentionTask* tasks;
+    int32_t num_tasks;
+};

@@ -1,0 +1,179 @@
+"""The decoder of the Llama family on the native kernels: int8 weights, and one call for a whole step.
+
+Weights and the activations that meet them are rounded to int8 in groups of 64; residuals, norms, rotary embedding and
+attention are computed in 32 bit, and K and V are read back as stored. A token's result does not depend on what shares
+its batch, nor on how its prompt was cut.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from engine.kernels.build import BuildError
+from engine.kernels.library import Kernels, PackedModel, Pool, StepArrays, empty
+from engine.model.attention import Span
+from engine.model.config import ModelConfig
+from engine.model.decoder import Batch, Output
+from engine.model.errors import ModelError
+from engine.model.kv_store import KVStore
+from engine.model.linear import make_linear
+from engine.model.machine import DTYPES, choose_dtype, physical_cores
+from engine.settings import BLOCK_SIZE
+
+_KV_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int8: "int8"}
+
+
+@dataclass(frozen=True, slots=True)
+class NativeLayout:
+    """Spans of one step as the kernels read them: S spans, their first positions, lengths, and block tables."""
+
+    starts: np.ndarray
+    """int32 [S]"""
+    counts: np.ndarray
+    """int32 [S]"""
+    tables: np.ndarray
+    """int64 [S]: where the span's block table begins in ``blocks``."""
+    blocks: np.ndarray
+    """int32, all tables one after another"""
+
+
+class NativeDecoder:
+    """Computes a flat batch. Not thread-safe: one step at a time."""
+
+    picks_best = True
+    """Finds the best token of ``Batch.best_rows`` without writing their logits down."""
+
+    def __init__(self, config: ModelConfig, model: PackedModel, kernels: Kernels) -> None:
+        self.config = config
+        self.kernels = kernels
+        self.kv_dtype = torch.bfloat16
+        self._model = model
+
+    @property
+    def path(self) -> str:
+        """What computes, in a word or two."""
+        return f"native {self.kernels.instruction_set}"
+
+    def set_threads(self, threads: int) -> None:
+        """Compute with so many threads; torch, which only samples beside it, gets one."""
+        torch.set_num_threads(1)
+        if threads != self.kernels.threads:
+            before, self.kernels = self.kernels, Kernels(threads, self.kernels.instruction_set)
+            before.close()
+
+    def lay_out(self, spans: Sequence[Span], store: KVStore) -> NativeLayout:
+        """Lay out one step. Raises ValueError when a table is too short or names a block outside the pool."""
+        lengths = [-(-(span.start + span.count) // BLOCK_SIZE) for span in spans]
+        blocks: list[int] = []
+        for span, length in zip(spans, lengths, strict=True):
+            if len(span.blocks) < length:
+                raise ValueError(f"a sequence of {span.start + span.count} tokens has only {len(span.blocks)} blocks")
+            blocks += span.blocks[:length]
+        if min(blocks) < 0 or max(blocks) >= store.num_blocks:
+            raise ValueError(f"block ids must be 0 to {store.num_blocks - 1}")
+        return NativeLayout(
+            starts=np.array([span.start for span in spans], np.int32),
+            counts=np.array([span.count for span in spans], np.int32),
+            tables=np.cumsum([0, *lengths[:-1]], dtype=np.int64),
+            blocks=np.array(blocks, np.int32),
+        )
+
+    def forward(self, batch: Batch, store: KVStore) -> Output:
+        """Run one step and write its K and V into ``store``; see :meth:`engine.model.decoder.Decoder.forward`."""
+        layout = batch.layout
+        assert isinstance(layout, NativeLayout)
+        logits = torch.empty(len(batch.logit_rows), self.config.vocab_size)
+        arrays = StepArrays(
+            token_ids=batch.token_ids.numpy(),
+            positions=batch.positions.numpy(),
+            # The rows of head 0 are the places in the pool.
+            slots=batch.token_rows.view(len(batch.token_ids), -1)[:, 0].contiguous().numpy(),
+            span_start=layout.starts,
+            span_count=layout.counts,
+            span_blocks=layout.tables,
+            blocks=layout.blocks,
+            greedy_tokens=batch.best_rows.numpy(),
+            logit_tokens=batch.logit_rows.numpy(),
+            logits=logits.numpy(),
+        )
+        best, finite = self.kernels.step(self._model, _pool(store), arrays)
+        return Output(logits, torch.from_numpy(finite), best.tolist())
+
+
+def _pool(store: KVStore) -> Pool:
+    """The pool's addresses; they change when it grows or shrinks."""
+
+    def addresses(tensors: Sequence[torch.Tensor]) -> list[int]:
+        return [tensor.data_ptr() for tensor in tensors]
+
+    return Pool(
+        kv_type=_KV_NAMES[store.dtype],
+        num_blocks=store.num_blocks,
+        keys=addresses(store.keys),
+        values=addresses(store.values),
+        key_scales=addresses(store.key_scales),
+        value_scales=addresses(store.value_scales),
+    )
+
+
+PORTABLE = "portable"
+_TRIAL_ROWS = (1, 64)
+_TRIAL_SIZE = 1024
+
+
+def choose_weights(name: str, device: torch.device) -> tuple[str, str, Kernels | None]:
+    """Type of the weights ("int8", "fp32" or "bf16"), a sentence that says why, and the kernels for int8.
+
+    ``name`` may be "auto": the fastest of those that answer as well as fp32. Where the kernels cannot be had, torch
+    computes in its own best type, and the sentence says so. Raises ModelError for another name, and for int8 on a GPU.
+    """
+    if name == "int8" and device.type != "cpu":
+        raise ModelError(f"int8 weights are computed on the CPU only; on {device} use --weights bf16 or fp32.")
+    if name not in ("auto", "int8") or device.type != "cpu":
+        return (*choose_dtype(name, device), None)
+    torch_type, torch_reason = choose_dtype("auto", device)
+    try:
+        kernels = Kernels(physical_cores())
+    except BuildError as error:
+        reason = error if name == "auto" else f"int8 was asked for, but {error}"
+        return torch_type, f"Weights are {torch_type}, computed by torch: {reason}.", None
+    chosen = kernels.instruction_set
+    if name == "int8":
+        return "int8", f"Weights are int8, as asked, computed by native kernels for {chosen}.", kernels
+    if chosen != PORTABLE and _faster_than_torch(kernels, DTYPES[torch_type]):
+        return "int8", f"Weights are int8: native kernels for {chosen} are the fastest here.", kernels
+    kernels.close()
+    return torch_type, torch_reason, None
+
+
+def _faster_than_torch(kernels: Kernels, dtype: torch.dtype) -> bool:
+    """Whether the native product beats torch's in ``dtype``, one row (decode) and 64 rows (prefill) taken together."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(_TRIAL_SIZE, _TRIAL_SIZE, generator=generator)
+    packed = empty(_TRIAL_SIZE, _TRIAL_SIZE)
+    kernels.pack(weight.numpy(), packed, 0)
+    torch_product = make_linear(weight.to(dtype))
+    native = torch_seconds = 0.0
+    with torch.inference_mode():
+        for rows in _TRIAL_ROWS:
+            values = torch.randn(rows, _TRIAL_SIZE, generator=generator)
+            array, typed = values.numpy(), values.to(dtype)
+            native += _seconds(functools.partial(kernels.product, array, packed))
+            torch_seconds += _seconds(functools.partial(torch_product, typed))
+    return native < torch_seconds
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    """The least time of several calls."""
+    best = float("inf")
+    for _ in range(7):
+        start = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - start)
+    return best

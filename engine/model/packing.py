@@ -1,0 +1,251 @@
+"""Weights as the native kernels read them: int8, in panels, in one file that later starts map into memory.
+
+The file lies in the cache, one for each model source, and is made anew when the source or the format changes. Without
+room on the disk the weights are packed into memory at every start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+import struct
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from engine.kernels.library import GROUP, PANEL, TILE, Kernels, Packed, PackedLayer, PackedModel, pad
+from engine.model.checkpoint import Checkpoint
+from engine.model.config import ModelConfig
+from engine.model.decoder import inverse_frequencies
+from engine.settings import BLOCK_SIZE, cache_folder
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+"""Rises when the order or the rounding of packed weights changes."""
+_MAGIC = b"slotdeck packed weights\n"
+_ALIGNMENT = 4096
+_HEAD_PART = 4096
+"""Rows of the head packed by one thread at a time."""
+
+
+@dataclass(frozen=True)
+class _Array:
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
+
+
+class Arrays:
+    """Every array of a packed model by name, with its place in the file."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.table: dict[str, _Array] = {}
+        self.nbytes = 0
+        hidden = config.hidden_size
+        attended = config.num_heads * config.head_dim
+        stride = pad(config.head_dim, TILE)
+        self._add("embedding", "uint16", (config.vocab_size, hidden))
+        for number in range(config.num_layers):
+            prefix = f"{number}."
+            self._add(prefix + "input_norm", "float32", (pad(hidden, GROUP),))
+            self._add_product(prefix + "qkv", (config.num_heads + 2 * config.num_kv_heads) * stride, hidden)
+            self._add_product(prefix + "output", hidden, attended)
+            self._add(prefix + "mlp_norm", "float32", (pad(hidden, GROUP),))
+            self._add_product(prefix + "gate_up", 2 * pad(config.intermediate_size, GROUP), hidden)
+            self._add_product(prefix + "down", hidden, config.intermediate_size)
+        self._add("norm", "float32", (pad(hidden, GROUP),))
+        self._add_product("head", config.vocab_size, hidden)
+
+    def _add(self, name: str, dtype: str, shape: tuple[int, ...]) -> None:
+        self.table[name] = _Array(dtype, shape, self.nbytes)
+        self.nbytes = pad(self.nbytes + self.table[name].nbytes, 64)
+
+    def _add_product(self, name: str, columns: int, depth: int) -> None:
+        codes, scales = Packed.shapes(pad(columns, TILE), pad(depth, GROUP))
+        self._add(name + ".codes", "uint8", codes)
+        self._add(name + ".scales", "uint16", scales)
+
+    def views(self, memory: np.ndarray) -> dict[str, np.ndarray]:
+        """Arrays over ``memory``, uint8 [nbytes]."""
+        return {
+            name: memory[array.offset : array.offset + array.nbytes].view(array.dtype).reshape(array.shape)
+            for name, array in self.table.items()
+        }
+
+    def used_per_step(self) -> int:
+        """Bytes that stay in memory: all but the embedding, of which a step reads single rows."""
+        return sum(array.nbytes for name, array in self.table.items() if name != "embedding")
+
+
+def packed_bytes(config: ModelConfig) -> int:
+    """Bytes of the packed weights of a model."""
+    return Arrays(config).nbytes
+
+
+def packed_model(checkpoint: Checkpoint, kernels: Kernels, workers: int) -> PackedModel:
+    """The packed weights of a checkpoint: mapped from the cache, or packed now (by ``workers`` threads) and kept there.
+
+    Raises what reading the checkpoint raises; trouble with the cache only costs the time of packing.
+    """
+    config, arrays = checkpoint.config, Arrays(checkpoint.config)
+    path, key = _cache_file(checkpoint), _key(checkpoint)
+    memory = _map(path, key, arrays.nbytes)
+    if memory is None:
+        start = time.monotonic()
+        memory = _write(path, key, arrays.nbytes, lambda to: _pack(arrays.views(to), checkpoint, kernels, workers))
+        logger.info("packed the weights of %s in %.1f s", config.id, time.monotonic() - start)
+    views = arrays.views(memory)
+
+    def product(name: str) -> Packed:
+        return Packed(views[name + ".codes"], views[name + ".scales"])
+
+    def layer(number: int) -> PackedLayer:
+        return PackedLayer(
+            input_norm=views[f"{number}.input_norm"],
+            qkv=product(f"{number}.qkv"),
+            output=product(f"{number}.output"),
+            mlp_norm=views[f"{number}.mlp_norm"],
+            gate_up=product(f"{number}.gate_up"),
+            down=product(f"{number}.down"),
+        )
+
+    return PackedModel(
+        hidden=config.hidden_size,
+        heads=config.num_heads,
+        kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        inner=config.intermediate_size,
+        vocab=config.vocab_size,
+        eps=config.rms_norm_eps,
+        block_size=BLOCK_SIZE,
+        embedding=views["embedding"],
+        layers=[layer(number) for number in range(config.num_layers)],
+        norm=views["norm"],
+        head=product("head"),
+        inverse_frequencies=inverse_frequencies(config, checkpoint.rope_factors()).numpy().copy(),
+    )
+
+
+def _cache_file(checkpoint: Checkpoint) -> Path:
+    """One file for each source, so that a changed source replaces what was packed of it."""
+    name = hashlib.sha256(str(checkpoint.files[0].resolve()).encode()).hexdigest()[:16]
+    return cache_folder() / "packed" / f"{name}.int8"
+
+
+def _key(checkpoint: Checkpoint) -> str:
+    """What the packed weights were made from: any difference packs anew."""
+    files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in checkpoint.files]
+    return repr((FORMAT, checkpoint.config, files))
+
+
+def _header(key: str) -> bytes:
+    """The beginning of the file, padded so that the arrays begin at a page."""
+    text = key.encode()
+    header = _MAGIC + struct.pack("<Q", len(text)) + text
+    return header.ljust(pad(len(header), _ALIGNMENT), b"\0")
+
+
+def _map(path: Path, key: str, nbytes: int) -> np.ndarray | None:
+    """The arrays of a cached file, read-only; None when it is not there, of another source, or cut short."""
+    wanted = _header(key)
+    try:
+        with path.open("rb") as file:
+            if file.read(len(wanted)) != wanted or os.fstat(file.fileno()).st_size != len(wanted) + nbytes:
+                return None
+            return np.memmap(file, np.uint8, "r", offset=len(wanted), shape=(nbytes,))
+    except OSError:
+        return None
+
+
+def _write(path: Path, key: str, nbytes: int, pack: Callable[[np.ndarray], None]) -> np.ndarray:
+    """Let ``pack`` fill the arrays, in the cached file if it can be written, else in memory."""
+    header = _header(key)
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if shutil.disk_usage(path.parent).free < 2 * nbytes:
+            raise OSError("too little room on the disk")
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+            temporary = Path(file.name)
+            file.write(header)
+            file.truncate(len(header) + nbytes)
+            file.flush()
+            memory: np.ndarray = np.memmap(file, np.uint8, "r+", offset=len(header), shape=(nbytes,))
+    except OSError as error:
+        logger.warning("packed weights are not kept in %s (%s): every start packs them again", path.parent, error)
+        memory = np.zeros(nbytes, np.uint8)
+    try:
+        pack(memory)
+        if temporary is not None:
+            temporary.replace(path)
+            temporary = None
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+    return memory
+
+
+def _pack(views: dict[str, np.ndarray], checkpoint: Checkpoint, kernels: Kernels, workers: int) -> None:
+    config = checkpoint.config
+    stride = pad(config.head_dim, TILE)
+
+    def weight(name: str) -> np.ndarray:
+        return np.ascontiguousarray(checkpoint.get(f"{name}.weight").to(torch.float32).numpy())
+
+    def norm(view: str, name: str) -> None:
+        values = weight(name)
+        views[view][: len(values)] = values
+
+    def put(name: str, parts: list[tuple[np.ndarray, int]]) -> None:
+        """Pack each part, [rows, depth], from its column on; what no part covers is zero."""
+        into = Packed(views[name + ".codes"], views[name + ".scales"])
+        into.codes.fill(128)
+        for part, column in parts:
+            kernels.pack(part, into, column)
+
+    def layer(number: int) -> None:
+        source, target = f"model.layers.{number}.", f"{number}."
+        norm(target + "input_norm", source + "input_layernorm")
+        norm(target + "mlp_norm", source + "post_attention_layernorm")
+        rows = [weight(f"{source}self_attn.{name}_proj") for name in "qkv"]
+        heads = np.concatenate(rows).reshape(-1, config.head_dim, config.hidden_size)
+        put(target + "qkv", [(head, index * stride) for index, head in enumerate(heads)])
+        put(target + "output", [(weight(source + "self_attn.o_proj"), 0)])
+        put(target + "gate_up", _alternating(weight(source + "mlp.gate_proj"), weight(source + "mlp.up_proj")))
+        put(target + "down", [(weight(source + "mlp.down_proj"), 0)])
+
+    def rows_of_head(head: torch.Tensor, first: int) -> None:
+        part = head[first : first + _HEAD_PART].to(torch.float32).contiguous().numpy()
+        kernels.pack(part, Packed(views["head.codes"], views["head.scales"]), first)
+
+    with ThreadPoolExecutor(workers) as pool:
+        done = [pool.submit(layer, number) for number in range(config.num_layers)]
+        embedding = checkpoint.get("model.embed_tokens.weight")
+        views["embedding"][...] = embedding.to(torch.bfloat16).contiguous().view(torch.int16).numpy().view(np.uint16)
+        norm("norm", "model.norm")
+        head = embedding if config.tie_embeddings else checkpoint.get("lm_head.weight")
+        views["head.codes"].fill(128)
+        done += [pool.submit(rows_of_head, head, first) for first in range(0, config.vocab_size, _HEAD_PART)]
+        for future in done:
+            future.result()
+
+
+def _alternating(gate: np.ndarray, up: np.ndarray) -> list[tuple[np.ndarray, int]]:
+    """Panels of gate and up in turn, with the columns at which they are packed."""
+    parts: list[tuple[np.ndarray, int]] = []
+    for at in range(0, len(gate), PANEL):
+        parts += [(gate[at : at + PANEL], 2 * at), (up[at : at + PANEL], 2 * at + PANEL)]
+    return parts

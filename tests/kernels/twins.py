@@ -1,0 +1,103 @@
+"""What the kernels must compute, written in torch.
+
+Rows of activations and weights are rounded to int8 by groups of 64 along the depth; the products are exact in integers
+and added in fp32. The rest of a step is the engine's own torch decoder, given these products.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from engine.kernels.library import GROUP, Kernels, Packed, empty, pad
+from engine.model.decoder import Decoder, DecoderWeights, LayerWeights
+from engine.model.linear import Linear
+
+SMALL = 1e-30
+"""A group whose largest value is below this counts as zero."""
+
+
+def grouped(x: torch.Tensor) -> torch.Tensor:
+    """[rows, depth] as [rows, groups, 64], padded with zeros."""
+    rows, depth = x.shape
+    return torch.nn.functional.pad(x, (0, pad(depth, GROUP) - depth)).view(rows, -1, GROUP)
+
+
+def quantise_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes, fp32 [rows, groups, 64], and scales [rows, groups, 1] of activations."""
+    groups = grouped(x.float())
+    largest = groups.abs().amax(-1, keepdim=True)
+    inverse = torch.where(largest > SMALL, torch.tensor(127.0) / largest, torch.tensor(0.0))
+    return (groups * inverse).round(), largest / 127
+
+
+def quantise_weights(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same for weights; their scales are rounded up to bf16, so that no code exceeds 127."""
+    groups = grouped(weight.float())
+    largest = groups.abs().amax(-1, keepdim=True)
+    bits = (largest / 127).view(torch.int32)
+    scale = torch.where(largest > SMALL, (bits + 0xFFFF) & ~0xFFFF, 0).view(torch.float32)
+    inverse = torch.where(scale > 0, 1 / scale, 0.0)
+    return (groups * inverse).round(), scale
+
+
+def rounded_rows(x: torch.Tensor) -> torch.Tensor:
+    """Activations as the product sees them, fp32 [rows, padded depth]."""
+    codes, scales = quantise_rows(x)
+    return (codes * scales).flatten(1)
+
+
+def rounded_weights(weight: torch.Tensor) -> torch.Tensor:
+    codes, scales = quantise_weights(weight)
+    return (codes * scales).flatten(1)
+
+
+def unpack(packed: Packed) -> torch.Tensor:
+    """Weights of a packed product, fp32 [columns, depth]."""
+    codes = torch.from_numpy(packed.codes.astype(np.float32) - 128)
+    scales = torch.from_numpy((packed.scales.astype(np.uint32) << 16).view(np.float32))
+    weights = codes.permute(0, 2, 1, 3).reshape(packed.columns, packed.depth)
+    return weights * scales.permute(0, 2, 1).reshape(packed.columns, -1).repeat_interleave(GROUP, 1)
+
+
+def pack(kernels: Kernels, weight: torch.Tensor) -> Packed:
+    packed = empty(*weight.shape)
+    kernels.pack(weight.contiguous().numpy(), packed, 0)
+    return packed
+
+
+def int8_linear(weight: torch.Tensor) -> Linear:
+    rounded = rounded_weights(weight)
+    return lambda x: rounded_rows(x) @ rounded.T
+
+
+def int8_decoder(exact: Decoder, weights_of: dict[str, torch.Tensor]) -> Decoder:
+    """The torch decoder with int8 products in place of ``exact``'s; ``weights_of`` holds the weights by name."""
+
+    def get(*names: str) -> torch.Tensor:
+        return torch.cat([weights_of[f"{name}.weight"].float() for name in names])
+
+    layers = []
+    for number, layer in enumerate(exact.weights.layers):
+        attention, mlp = f"model.layers.{number}.self_attn", f"model.layers.{number}.mlp"
+        layers.append(
+            LayerWeights(
+                input_norm=layer.input_norm,
+                qkv=int8_linear(get(f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj")),
+                output=int8_linear(get(f"{attention}.o_proj")),
+                mlp_norm=layer.mlp_norm,
+                gate_up=int8_linear(get(f"{mlp}.gate_proj", f"{mlp}.up_proj")),
+                down=int8_linear(get(f"{mlp}.down_proj")),
+            )
+        )
+    head = "lm_head" if "lm_head.weight" in weights_of else "model.embed_tokens"
+    weights = DecoderWeights(
+        embedding=exact.weights.embedding.bfloat16().float(),
+        layers=tuple(layers),
+        norm=exact.weights.norm,
+        head=int8_linear(get(head)),
+        inverse_frequencies=exact.weights.inverse_frequencies,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+    )
+    return Decoder(exact.config, weights)
