@@ -81,6 +81,12 @@ def test_waiting_beside_a_free_slot_says_that_the_pool_is_what_they_wait_for() -
     assert any("waiting 2 for KV room" in line and "TTFT of the last 20" in line for line in lines_of(tight))
 
 
+@pytest.mark.parametrize(("mode", "text"), [("static", "for the batch to end"), ("serial", "for the one running")])
+def test_who_waits_for_the_way_of_batching_is_told_so(mode: str, text: str) -> None:
+    frame = frames.frame(waiting=frames.WAITING, limits=frames.limits_of(mode=mode))
+    assert any(f"waiting 2 {text}" in line for line in lines_of(frame))
+
+
 def test_sec_01_an_insecure_bind_is_a_standing_warning() -> None:
     frame = frames.steady()
     insecure = frame.model_copy(update={"engine": frame.engine.model_copy(update={"insecure": True})})
