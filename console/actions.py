@@ -119,7 +119,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(("picture", None), ("f8",), "F8", "screenshot", "save the screen as SVG", "Console"),
     Action(("suspend", None), ("ctrl+z",), "ctrl+z", "suspend", "suspend the console, never the engine", "Console"),
     Action(("leave", None), ("q", "ctrl+c", "f10", "ctrl+q"), "q ctrl+c F10", "quit",
-           "quit; an engine that this console started: stop it too, or leave it running? again forces",
+           "leave; asks whether an engine it started stops too, q q forces",
            "Console", footer=1),
 )  # fmt: skip
 """Everything, in the order in which help lists it."""

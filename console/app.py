@@ -19,7 +19,7 @@ from textual.screen import Screen
 from console.configuration import ConsoleConfiguration
 from console.driver import ConsoleDriver
 from console.keymap import LIVE, Keymap
-from console.knob_hand import KnobHand, SettingsPanel
+from console.knob_hand import Card, KnobHand, SettingsPanel
 from console.knobs import Knobs
 from console.leaving import Leaving
 from console.prompts import Prompt, Question
@@ -74,6 +74,7 @@ class ConsoleApp(App[int], inherit_bindings=False):
         self.knobs = Knobs()
         self.knob_hand = KnobHand(self)
         self.panel = SettingsPanel(self)
+        self.card = Card(self)
         self.leaving = Leaving(self)
         self.keymap = Keymap(configuration.keys)
         self.prompt: Prompt | None = None
@@ -95,7 +96,7 @@ class ConsoleApp(App[int], inherit_bindings=False):
         self.theme = wanted if wanted in self._themes else next(iter(self._themes))
         self._chosen_theme = bool(configuration.theme)
         self.base = PageScreen(self.colours, ascii_only=ascii_only)
-        self._pages: dict[str, Page] = {LIVE: make_page(LIVE, self)}
+        self._pages: dict[str, Page] = {}
         self._trail = [LIVE]
         """Names of the pages opened one from the other; the last one is shown."""
 
@@ -109,7 +110,10 @@ class ConsoleApp(App[int], inherit_bindings=False):
     @property
     def page(self) -> Page:
         """The page that is shown."""
-        return self._pages[self._trail[-1]]
+        name = self._trail[-1]
+        if name not in self._pages:
+            self._pages[name] = make_page(name, self)
+        return self._pages[name]
 
     def get_default_screen(self) -> Screen[None]:
         """Pages are the bottom of everything."""
@@ -207,13 +211,13 @@ class ConsoleApp(App[int], inherit_bindings=False):
         lost = self.store.view.disconnected_at
         newest = self.store.view.frame
         return Chrome(
-            status=self.prompt.status if self.prompt else self._status.show(self.knobs, newest),
+            status=self.prompt.status if self.prompt else self._status.show(self.knobs, newest, self.store.view.end),
             editing=self.knobs.edit is not None,
             paused_for=float(int(now - self._paused[1])) if self._paused else None,
             disconnected_for=None if lost is None else float(int(now - lost)),
             users=self._load.users if self._load is not None and self._load.running else None,
             can_load=self._load is not None,
-            panel=self.panel.lines(self.size.width),
+            panel=self.panel.lines(*self.size) or self.card.lines(view, self.size.width),
             keymap=self.keymap,
             page=self._mode,
         )
@@ -246,7 +250,8 @@ class ConsoleApp(App[int], inherit_bindings=False):
 
     def handlers(self) -> tuple[object, ...]:
         """Who may have the method of an action, the nearest first."""
-        return (*((self.panel,) if self.panel.open else ()), self.page, self.knob_hand, self.leaving, self)
+        over = [part for part in (self.panel, self.card) if part.open]
+        return (*over, self.page, self.knob_hand, self.leaving, self)
 
     async def perform(self, method: str, argument: str | int | None = None) -> None:
         """Run one action of the registry and draw what came of it."""
@@ -265,15 +270,13 @@ class ConsoleApp(App[int], inherit_bindings=False):
         for action in self.keymap.actions:
             if action.mode != "knob" and action.call[0] != "palette":
                 method, argument = action.call
-                title = f"{action.label} {argument}" if method == "knob" else action.label
+                title = str(argument) if method == "knob" else action.label
                 call = lambda m=method, a=argument: self.call_later(self.perform, m, a)  # noqa: E731
                 yield SystemCommand(title, f"{action.help} ({action.shown})", call)
 
     def action_open(self, name: str, argument: str | int | None = None) -> None:
         """Show a page; esc goes back to the one it was opened from. Live is the bottom of all."""
         self.page.closed()
-        if name not in self._pages:
-            self._pages[name] = make_page(name, self)
         kept = self._trail[: self._trail.index(name)] if name in self._trail else self._trail
         self._trail = [LIVE] if name == LIVE else [*kept, name]
         self.page.opened(argument)
@@ -394,6 +397,8 @@ def run_console(source: FrameSource, *, hosted: bool, socket: Path | None = None
         )
         code = app.run(mouse=configuration.mouse)
         failed = bool(app.return_code)
+    if (end := app.store.view.end) is not None and not app.leaving.stopping:
+        print(f"slotdeck: {end.sentence}", file=sys.stderr, flush=True)
     if failed:
         print(
             f"slotdeck: the console failed, see {console_log()}; the engine goes on serving",

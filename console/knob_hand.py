@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from console.knobs import LIVE_SETTINGS, Change
+from console.knobs import LIVE_SETTINGS, NOT_CONNECTED, Change
+from console.store import View
+from console.widgets.card import card_lines
 from console.widgets.cells import Line
 from console.widgets.settings_panel import settings_panel
 
 if TYPE_CHECKING:
     from console.app import ConsoleApp
+
+
+ROWS_LEFT = 14
+"""Rows of the terminal that the panel leaves to what lies under it, title and status line included."""
 
 
 class KnobHand:
@@ -22,7 +28,7 @@ class KnobHand:
         """Take a setting in hand."""
         app = self._app
         if app.store.view.frame is None or app.store.view.disconnected is not None:
-            app.say("no engine is connected, so nothing can be changed", failed=True)
+            app.say(NOT_CONNECTED, failed=True)
         else:
             app.knobs.select(name, app.store.view.limits)
 
@@ -58,6 +64,30 @@ class KnobHand:
         self._app.knobs.answered(await self._app.source.change({change.name: change.after}, revision))
 
 
+class Card:
+    """Before and after the newest change, over the lower part of the page until it is closed."""
+
+    def __init__(self, app: ConsoleApp) -> None:
+        self._app = app
+        self._closed: float | None = None
+        """When the comparison that was closed began."""
+
+    @property
+    def open(self) -> bool:
+        """There is one, and it was not closed."""
+        comparison = self._app.shown_view.comparison
+        return comparison is not None and comparison.began != self._closed
+
+    def action_close(self) -> None:
+        """Close this one; the next change has its own."""
+        comparison = self._app.shown_view.comparison
+        self._closed = comparison.began if comparison is not None else None
+
+    def lines(self, view: View, cells: int) -> tuple[Line, ...]:
+        """What is drawn; empty while there is none."""
+        return tuple(card_lines(view.comparison, cells)) if view.comparison is not None and self.open else ()
+
+
 class SettingsPanel:
     """All live settings over the lower part of the page. While it is open its actions go before the page's."""
 
@@ -91,8 +121,10 @@ class SettingsPanel:
         """Take the selected setting in hand."""
         self._app.knob_hand.action_knob(LIVE_SETTINGS[self.place])
 
-    def lines(self, cells: int) -> tuple[Line, ...]:
-        """What is drawn; empty while it is closed."""
+    def lines(self, cells: int, height: int) -> tuple[Line, ...]:
+        """What is drawn on a terminal of that size; empty while it is closed."""
         if not self.open:
             return ()
-        return tuple(settings_panel(self._app.store.view.limits, self._app.knobs.edit, self.place, cells))
+        rows = max(3, height - ROWS_LEFT)
+        lines = settings_panel(self._app.store.view.limits, self._app.knobs.edit, self.place, cells=cells, rows=rows)
+        return tuple(lines)

@@ -5,7 +5,7 @@ Pure state. The app sends what :meth:`Knobs.apply` returns and reports the answe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from console.sources.base import Answer
 from console.widgets.cells import UNKNOWN, clean
@@ -21,6 +21,11 @@ LIVE_SETTINGS = tuple(name for name, setting in SETTINGS.items() if setting.live
 
 KNOBS = tuple(name for name in LIVE_SETTINGS if SETTINGS[name].key)
 """Names of those that have a key."""
+
+NOT_CONNECTED = "no engine is connected, so nothing can be changed"
+
+SETTLED_AFTER = 5.0
+"""Seconds of frames without a sign of a change that was never answered, after which it counts as not applied."""
 
 _STEPS = {"bytes": 64 << 20, "milliseconds": 10}
 """Sizes of one step by unit; of all other numbers it is 1."""
@@ -130,11 +135,20 @@ class Change:
     undo: bool = False
     revision: int | None = None
     """Of the settings after it; None until the engine answered."""
+    base: int = 0
+    """Of the settings that it was sent against."""
+    unanswered: bool = False
+    """No answer came, so it may be in force or not."""
 
     @property
     def words(self) -> str:
         """``slots 4→8``."""
         return words(self.name, self.before, self.after)
+
+    @property
+    def outcome(self) -> str:
+        """What is said once it is in force."""
+        return f"{self.words} {'taken back' if self.undo else 'in force'}"
 
 
 @dataclass
@@ -149,19 +163,53 @@ class Knobs:
     _revision: int = 0
     """Newest revision known, from frames and answers."""
     _boot: str = ""
+    _unanswered: Change | None = None
+    """The newest change that was never answered, until it is known what came of it."""
+    _unanswered_since: float | None = None
+    """Uptime of the engine in the first frame after the answer was given up."""
 
     def see(self, frame: Frame) -> None:
         """Take note of a new frame: it may confirm the pending change, and a restart forgets what was changed."""
+        if self.message == NOT_CONNECTED:
+            self._say("")
         if frame.boot_id != self._boot:
             self._history.clear()
             self._boot, self._revision = frame.boot_id, 0
-            if self.pending is not None and self.pending.revision is not None:
+            self._unanswered = None
+            if self.pending is not None and (self.pending.revision is not None or self.pending.unanswered):
+                if self.pending.unanswered:
+                    self._say(f"{self.pending.words}: not in force, the engine was started anew", failed=True)
                 self.pending = None
         self._revision = max(self._revision, frame.limits.revision)
         change = self.pending
         if change is not None and change.revision is not None and frame.limits.revision >= change.revision:
             self.pending = None
-            self._say(f"{change.words} {'taken back' if change.undo else 'in force'}")
+            self._say(change.outcome)
+        if self._unanswered is not None:
+            self._settle(self._unanswered, frame)
+
+    def _settle(self, change: Change, frame: Frame) -> None:
+        """What came of a change that was never answered, told by the settings in force."""
+        limits = frame.limits
+        if limits.revision > change.base:
+            waited = self.pending is change
+            self._unanswered = self.pending = None
+            value = limits.next_mode or limits.mode if change.name == "mode" else getattr(limits, change.name, None)
+            # The engine may round a size, so any other value of the very next revision is ours too.
+            if value == change.after or (limits.revision == change.base + 1 and value != change.before):
+                # If others changed settings too, the engine refuses to take it back, as after any foreign change.
+                self._accepted(change, change.base + 1)
+                self._say(change.outcome)
+            elif waited:
+                self._say(f"{change.words}: not in force, settings were changed by another hand", failed=True)
+            return
+        now = frame.time if frame.uptime is None else frame.uptime
+        if self._unanswered_since is None:
+            self._unanswered_since = now
+        elif self.pending is change and now - self._unanswered_since >= SETTLED_AFTER:
+            # It is still watched: an engine may take it up after a step of many seconds.
+            self.pending = None
+            self._say(f"{change.words}: not in force, the engine has not answered", failed=True)
 
     def select(self, name: str, limits: LimitInfo) -> None:
         """Take a knob in hand."""
@@ -217,8 +265,7 @@ class Knobs:
         self.edit = None
         if edit.value == edit.before:
             return None
-        self.pending = Change(edit.name, edit.before, edit.value)
-        return self.pending, self._revision
+        return self._send(Change(edit.name, edit.before, edit.value, base=self._revision))
 
     def undo(self) -> tuple[Change, int] | None:
         """The change that takes the last one back and the revision it builds on; None if there is none."""
@@ -229,14 +276,21 @@ class Knobs:
             self._say("nothing to take back", failed=True)
             return None
         last = self._history[-1]
-        self.pending = Change(last.name, last.after, last.before, undo=True)
         # If another hand moved a setting since, the revision is no longer ours, and the engine refuses.
-        return self.pending, last.revision or 0
+        return self._send(Change(last.name, last.after, last.before, undo=True, base=last.revision or 0))
+
+    def _send(self, change: Change) -> tuple[Change, int]:
+        self.pending, self._unanswered = change, None
+        return change, change.base
 
     def answered(self, answer: Answer) -> None:
         """Take the engine's answer to the pending change."""
         change = self.pending
         if change is None:
+            return
+        if answer.unknown:
+            self.pending = self._unanswered = replace(change, unanswered=True)
+            self._unanswered_since = None
             return
         if not answer.ok:
             self.pending = None
@@ -247,19 +301,22 @@ class Knobs:
                     self._history.clear()
             self._say(f"{change.words}: {reason}", failed=True)
             return
-        confirmed = Change(change.name, change.before, change.after, change.undo, answer.revision or 0)
-        self.pending = confirmed
-        if change.undo:
-            self._history.pop()
-            if self._history:
-                below = self._history[-1]
-                self._history[-1] = Change(below.name, below.before, below.after, revision=answer.revision)
-        else:
-            self._history.append(confirmed)
+        self.pending = self._accepted(change, answer.revision or 0)
         if answer.revision is not None and self._revision >= answer.revision:
             self.pending = None
-            self._say(f"{change.words} {'taken back' if change.undo else 'in force'}")
+            self._say(change.outcome)
         self._revision = max(self._revision, answer.revision or 0)
+
+    def _accepted(self, change: Change, revision: int) -> Change:
+        """The change as one that can be taken back, or what is left after it took one back."""
+        accepted = replace(change, revision=revision, unanswered=False)
+        if not change.undo:
+            self._history.append(accepted)
+        elif self._history:
+            self._history.pop()
+            if self._history:
+                self._history[-1] = replace(self._history[-1], revision=revision)
+        return accepted
 
     def _say(self, message: str, *, failed: bool = False) -> None:
         self.message, self.failed = message, failed

@@ -26,11 +26,17 @@ class Leaving:
         """The engine was told to stop, so the end of its frames ends the console."""
         return self.stage in ("stopping", "forcing")
 
+    @property
+    def exit_code(self) -> int:
+        """1 if the engine ended and nobody told it to."""
+        end = self._app.store.view.end
+        return 0 if end is None or end.clean else 1
+
     def action_leave(self) -> None:
         """Quit. A hosted engine may be stopped too, which is always asked; any other goes on serving."""
         view = self._app.store.view
         if not self._app.hosted or view.frame is None or view.disconnected is not None:
-            self._app.exit(0)
+            self._app.exit(self.exit_code)
             return
         from console.screens.leave import LeaveScreen
 
@@ -41,7 +47,7 @@ class Leaving:
         """The answer to the question: ``stop``, ``leave``, ``stay`` or ``force``."""
         app = self._app
         if choice == "leave" or app.store.view.disconnected is not None:
-            app.exit(0)
+            app.exit(self.exit_code)
         elif choice == "stay" and self.stage == "asking":
             self.stage = ""
             app.pop_screen()

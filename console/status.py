@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from console.consequences import consequence
 from console.knobs import Knobs, allowed, choices, shown
+from console.sources.base import EngineEnd
 from engine.telemetry.frame import Frame
 
 MESSAGE_SECONDS = 15.0
 """How long the last outcome stays."""
+
+
+def shortened(path: Path) -> str:
+    """A path as people write it, with ``~`` for their home."""
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 
 @dataclass(frozen=True)
@@ -30,8 +38,10 @@ class StatusLine:
         self._said: tuple[str, bool] = ("", False)
         self._since = 0.0
 
-    def show(self, knobs: Knobs, frame: Frame | None) -> Status:
+    def show(self, knobs: Knobs, frame: Frame | None, end: EngineEnd | None = None) -> Status:
         """The sentence for now. Consequences are computed from the newest frame, also while the view is paused."""
+        if end is not None and end.log is not None:
+            return Status("the engine's last words:", shortened(end.log), "text")
         edit, pending = knobs.edit, knobs.pending
         if edit is not None and frame is not None:
             if edit.problem is not None:

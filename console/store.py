@@ -11,7 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from console.sources.base import Disconnected, Update
+from console.comparison import Comparer, Comparison, in_words
+from console.sources.base import Disconnected, EngineEnd, Update
+from console.trace import Trace, Tracer
 from engine.telemetry.frame import CounterInfo, Frame, LimitInfo
 
 MOST_EVENTS = 500
@@ -19,6 +21,9 @@ MOST_EVENTS = 500
 
 RECENT = 60.0
 """Seconds for which a counter that rose is shown as news."""
+
+
+_NO_TRACE = Trace()
 
 
 @dataclass(frozen=True)
@@ -43,17 +48,27 @@ class View:
     """Monotonic seconds at which they stopped coming."""
     ended: bool = False
     """The source has nothing more to give, ever."""
+    end: EngineEnd | None = None
+    """How the engine's process ended, if it did."""
     events: tuple[LogEntry, ...] = ()
     """Oldest first."""
     kv_swap_rate: float | None = None
     """Bytes each second moved by KV swap, both ways."""
+    comparison: Comparison | None = None
+    """What the newest change of settings did, or will have done."""
+    trace: Trace = _NO_TRACE
+    """The last ten minutes, a sample a second."""
     news: frozenset[str] = frozenset()
     """Names of counters that rose in the last minute, as far as this console saw."""
 
     def without_connection(self, newest: View) -> View:
         """This view with what ``newest`` knows about the lost connection: for one that was kept while paused."""
         return replace(
-            self, disconnected=newest.disconnected, disconnected_at=newest.disconnected_at, ended=newest.ended
+            self,
+            disconnected=newest.disconnected,
+            disconnected_at=newest.disconnected_at,
+            ended=newest.ended,
+            end=newest.end,
         )
 
     @property
@@ -85,6 +100,8 @@ class Store:
         self._clock = clock
         self._events: deque[LogEntry] = deque(maxlen=MOST_EVENTS)
         self._samples: deque[tuple[float, CounterInfo]] = deque()
+        self._tracer = Tracer()
+        self._comparer = Comparer()
         self.version = 0
         self.view = View()
 
@@ -92,18 +109,24 @@ class Store:
         """Take a frame or a disconnection."""
         if isinstance(update, Disconnected):
             since = self.view.disconnected_at
+            if update.end is not None and self.view.end is None and self.view.frame is not None:
+                self._log(self.view.frame.time, "engine_fault", "the engine has ended")
             self._show(
                 replace(
                     self.view,
                     disconnected=update.reason,
                     disconnected_at=self._clock() if since is None else since,
                     ended=update.final,
+                    end=update.end,
+                    events=self._kept_events(),
                 )
             )
             return
         before = self.view.frame
         if before is None or before.boot_id != update.boot_id:
             self._samples.clear()
+            self._tracer.restart()
+            self._comparer.restart()
             if before is not None:
                 self._log(update.time, "restarted", "the engine was restarted")
             for note in update.engine.notes:
@@ -111,11 +134,17 @@ class Store:
         for event in update.events:
             self._log(event.time, event.kind, event.text)
         self._sample(update)
+        self._tracer.add(update)
+        self._comparer.add(update)
+        if (finished := self._comparer.finished) is not None:
+            self._log(update.time, "compared", in_words(finished))
         self._show(
             View(
                 frame=update,
                 events=tuple(self._events) if update.events or before is None else self._kept_events(),
                 kv_swap_rate=self._swap_rate(),
+                comparison=self._comparer.comparison,
+                trace=self._tracer.trace,
                 news=self._news(update.counters),
             )
         )

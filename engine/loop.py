@@ -7,9 +7,7 @@ are answered at once, however long the step.
 
 from __future__ import annotations
 
-import faulthandler
 import logging
-import sys
 import threading
 import time
 import uuid
@@ -30,6 +28,7 @@ from engine.telemetry.frame import EngineInfo, Frame, LimitInfo
 from engine.telemetry.frames import estimates, look, with_percentiles
 from engine.telemetry.host import HostProbe
 from engine.telemetry.telemetry import Telemetry
+from engine.watchdog import Watchdog
 
 log = logging.getLogger("slotdeck.engine")
 
@@ -100,13 +99,13 @@ class EngineLoop:
         self._draining = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine-loop", daemon=True)
-        self._watchdog = threading.Thread(target=self._watch, name="engine-watchdog", daemon=True)
+        self._watchdog = Watchdog(lambda: self._step_started, self.clock, self._stopping)
 
     # -- life ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         self._thread.start()
-        self._watchdog.start()
+        self._watchdog.watch(self.step_timeout, self._wedged)
 
     def drain(self) -> None:
         """Refuse newcomers and fail what waits; those running go on. Irrevocable."""
@@ -188,6 +187,8 @@ class EngineLoop:
         Returns at once, but for a change of the pool's size, which waits for the step that runs. Raises SettingsError
         with reason and maximum, RevisionConflictError when ``revision`` is not in force.
         """
+        if self._fault is not None or self._stopping.is_set():
+            raise SettingsError("the engine has stopped, so nothing can be changed")
         if "kv_tokens" in changes and self._thread.is_alive():
             done: Future[None] = Future()
             limits: list[LimitInfo] = []
@@ -339,6 +340,22 @@ class EngineLoop:
     # -- the thread ------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._serve_steps()
+        except Exception as error:  # our own code failed: nothing here can be trusted any more, but everybody is told
+            self._give_up(error)
+        finally:
+            with self._lock:
+                commands, self._commands = self._commands, []
+            for _, done in commands:
+                done.set_exception(SettingsError("the engine has stopped, so nothing can be changed"))
+
+    def _give_up(self, error: Exception) -> None:
+        log.exception("the engine loop failed")
+        self._fault = f"the engine loop failed with {type(error).__name__}: {error}"
+        self._tell_everybody(self._fault, "the engine has stopped after a fault")
+
+    def _serve_steps(self) -> None:
         while not self._stopping.is_set() and self._fault is None:
             with self._work:
                 while not (self._scheduler.has_work or self._commands or self._stopping.is_set()):
@@ -407,24 +424,19 @@ class EngineLoop:
         self.telemetry.observe(events)
         return events
 
-    def _watch(self) -> None:
-        """Notice a step that does not return, log every thread's stack, and say so once."""
-        while not self._stopping.wait(timeout=min(1.0, self.step_timeout / 4)):
-            started = self._step_started
-            if started is None or self.clock() - started <= self.step_timeout:
-                continue
-            reason = f"a step has not returned for {self.step_timeout:.0f} s"
-            self._fault = reason
-            log.critical("%s; stacks of all threads follow", reason)
-            faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
-            self.telemetry.log("engine_fault", reason)
-            with self._lock:
-                clients = [request.id for request in self._scheduler.requests()]
-            now = self.clock()
-            self.deliver([Output(client, [], now, error="the engine has stopped responding") for client in clients])
-            if self.on_wedged is not None:
-                self.on_wedged(reason)
-            return
+    def _wedged(self, reason: str) -> None:
+        self._fault = reason
+        self._tell_everybody(reason, "the engine has stopped responding")
+        if self.on_wedged is not None:
+            self.on_wedged(reason)
+
+    def _tell_everybody(self, reason: str, error: str) -> None:
+        """An engine fault: logged as an event, and the end for whoever is in flight."""
+        self.telemetry.log("engine_fault", reason)
+        with self._lock:
+            clients = [request.id for request in self._scheduler.requests()]
+        now = self.clock()
+        self.deliver([Output(client, [], now, error=error) for client in clients])
 
 
 def _execute(command: Callable[[], None], done: Future[None]) -> None:

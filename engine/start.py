@@ -18,6 +18,7 @@ from engine.model.machine import available_memory, total_memory
 from engine.model.runner import Runner, kv_type, token_bytes
 from engine.server.bridge import Bridge
 from engine.server.context import ServedModel
+from engine.server.keys import load_api_keys
 from engine.settings import BLOCK_SIZE, MOST_KV_TOKENS, SETTINGS, LiveSettings, SettingsError, StartSettings, bytes_in
 from engine.telemetry.frame import EngineInfo
 from engine.text.tokenizer import TextModel
@@ -160,6 +161,7 @@ def _describe(settings: StartSettings, model: LoadedModel, runner: Runner, url: 
         trained_context=model.config.max_positions,
         load_seconds=model.load_seconds,
         weight_bytes=model.weight_bytes,
+        keys_required=bool(load_api_keys(settings)),
         notes=model.notes,
     )
 

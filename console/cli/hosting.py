@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,6 +21,7 @@ from console.cli.engine_process import ENGINE_COMMAND, EngineExitedError, Engine
 from console.cli.exits import FAILED, PORT_IN_USE, USAGE, fail, say
 from console.cli.flags import check_settings
 from console.cli.terminal import supervise
+from console.sources.process import lock_holder, record_end
 from console.terminal import terminal_problem
 from engine.settings import SETTINGS, default_socket, state_folder, to_environment
 from engine.telemetry.frame import Frame
@@ -47,8 +49,7 @@ def host_console(explicit: dict[str, Any]) -> int:
     notices = [] if frame is None else attach_notices(admin, frame, explicit)
     if frame is None:
         frame, notices = _start_or_join(admin, explicit)
-    hosted = _marker(socket).is_file() and _marker(socket).read_text() == frame.boot_id
-    return show_console(socket, hosted=hosted, notices=notices)
+    return show_console(socket, hosted=_is_hosted(socket, frame), frame=frame, notices=notices)
 
 
 def running_engine(admin: AdminClient) -> Frame | None:
@@ -59,16 +60,17 @@ def running_engine(admin: AdminClient) -> Frame | None:
         fail(str(error))
 
 
-def show_console(socket: Path, *, hosted: bool, notices: list[str]) -> int:
-    """Run the console on the engine behind ``socket`` until the user leaves it."""
+def show_console(socket: Path, *, hosted: bool, frame: Frame, notices: list[str]) -> int:
+    """Run the console on the engine behind ``socket``, which gave ``frame``, until the user leaves it."""
+    log = engine_log() if _is_hosted(socket, frame) else None
 
     def console() -> int:
         from console.app import run_console
         from console.sources.engine import EngineSource
 
-        return run_console(EngineSource(socket), hosted=hosted, socket=socket, notices=notices)
+        return run_console(EngineSource(socket, log=log), hosted=hosted, socket=socket, notices=notices)
 
-    return supervise(console)
+    return supervise(console, on_other_end=partial(record_end, socket))
 
 
 def attach_notices(admin: AdminClient, frame: Frame, explicit: dict[str, Any]) -> list[str]:
@@ -106,6 +108,19 @@ def _started_at(frame: Frame) -> str:
     return time.strftime("%H:%M" if same_day else "%Y-%m-%d %H:%M", started)
 
 
+def engine_log() -> Path:
+    """What an engine that `slotdeck` started writes."""
+    return state_folder() / "engine.log"
+
+
+def _is_hosted(socket: Path, frame: Frame) -> bool:
+    """True if `slotdeck` itself started the engine of ``frame``."""
+    try:
+        return _marker(socket).read_text() == frame.boot_id
+    except OSError:
+        return False
+
+
 def _marker(socket: Path) -> Path:
     """Holds the boot id of the engine that `slotdeck` itself started: a later `slotdeck` may stop that one."""
     return socket.with_name(socket.name + ".hosted")
@@ -133,7 +148,7 @@ def _start_or_join(admin: AdminClient, explicit: dict[str, Any]) -> tuple[Frame,
 
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     screen = Console(highlight=False, markup=False)
-    log = state_folder() / "engine.log"
+    log = engine_log()
     with screen.status("starting the engine", spinner="dots" if utf8 else "line") as status:
 
         def show(progress: str) -> None:
@@ -152,7 +167,7 @@ def _start_or_join(admin: AdminClient, explicit: dict[str, Any]) -> tuple[Frame,
                     process.stop()
                     fail("stopped before the engine served")
                 except EngineExitedError as error:
-                    if _other_engine(admin.path) is not None:
+                    if lock_holder(admin.path) is not None:
                         continue  # A `slotdeck serve` of the same moment was faster.
                     status.stop()
                     _explain_exit(error, log)
@@ -169,29 +184,12 @@ def _serving(admin: AdminClient) -> Frame | None:
 def _wait_for_other(admin: AdminClient, show: Callable[[str], None]) -> Frame | None:
     """An engine that serves, once the one that holds the socket has come up or gone; ``None`` if there is none."""
     try:
-        while (frame := _serving(admin)) is None and (pid := _other_engine(admin.path)) is not None:
+        while (frame := _serving(admin)) is None and (pid := lock_holder(admin.path)) is not None:
             show(f"waiting for an engine that is starting or stopping, pid {pid}")
             time.sleep(0.1)
     except KeyboardInterrupt:
         fail("stopped waiting for the other engine")
     return frame
-
-
-def _other_engine(socket: Path) -> int | None:
-    """The process that holds the engine's lock beside ``socket``, from before it serves until it has ended."""
-    try:
-        with socket.with_name(socket.name + ".lock").open() as lock:
-            pid = int(lock.read() or 0)
-            # Only behind a living holder is the lock tried: a try must never be in the way of an engine that starts.
-            if pid <= 0:
-                return None
-            os.kill(pid, 0)
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return pid
-    except (OSError, ValueError):
-        pass
-    return None
 
 
 def _explain_exit(error: EngineExitedError, log: Path) -> NoReturn:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from console.cli.config import config_commands
 from console.cli.doctor import doctor
 from console.cli.exits import EPILOG, NO_ENGINE, USAGE, fail
 from console.cli.flags import check_settings, merge_flags, settings_flags
@@ -73,6 +74,7 @@ def attach(context: typer.Context, socket: SocketOption = None) -> None:
     explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
     from console.cli.admin import AdminClient
     from console.cli.hosting import attach_notices, running_engine, show_console
+    from console.sources.process import absence
     from console.terminal import terminal_problem
     from engine.settings import default_socket
 
@@ -82,8 +84,8 @@ def attach(context: typer.Context, socket: SocketOption = None) -> None:
     admin = AdminClient(path)
     frame = running_engine(admin)
     if frame is None:
-        fail(f"no engine runs on {path}; `slotdeck` starts one", NO_ENGINE)
-    raise typer.Exit(show_console(path, hosted=False, notices=attach_notices(admin, frame, {})))
+        fail(absence(path), NO_ENGINE)
+    raise typer.Exit(show_console(path, hosted=False, frame=frame, notices=attach_notices(admin, frame, {})))
 
 
 @app.command(
@@ -119,6 +121,7 @@ app.command("top", epilog=EPILOG)(top)
 app.add_typer(history_commands, name="history", context_settings=HELP_NAMES)
 app.command("replay", epilog=EPILOG)(replay)
 app.command("doctor", epilog=EPILOG)(doctor)
+app.add_typer(config_commands, name="config", context_settings=HELP_NAMES)
 app.command("load", epilog=EPILOG)(load)
 app.command("bench", epilog=EPILOG)(bench)
 

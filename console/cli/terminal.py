@@ -36,8 +36,11 @@ def reset_terminal(modes: list[Any] | None) -> None:
         pass  # The terminal is gone; there is nothing to put right.
 
 
-def supervise(console: Callable[[], int]) -> int:
+def supervise(console: Callable[[], int], on_other_end: Callable[[int, int], None] = lambda _pid, _code: None) -> int:
     """Run ``console`` in a child process and return its exit code.
+
+    ``on_other_end(pid, code)`` is told when another child of this process, a hosted engine, ends meanwhile; the code
+    is negative for a signal.
 
     SIGTERM, SIGHUP and SIGTSTP go on to the child; a child that stops itself (ctrl+z) stops this process too, so
     that the shell sees a stopped job. If the child dies by a signal, the terminal is reset, the signal is named, and
@@ -60,7 +63,7 @@ def supervise(console: Callable[[], int]) -> int:
     replaced = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)}
     replaced |= {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
     try:
-        status = _wait(child)
+        status = _wait(child, on_other_end)
     finally:
         for number, handler in replaced.items():
             signal.signal(number, handler)
@@ -102,11 +105,13 @@ def _run_child(console: Callable[[], int], alive: int, modes: list[Any] | None) 
     os._exit(code)
 
 
-def _wait(child: int) -> int:
+def _wait(child: int, on_other_end: Callable[[int, int], None]) -> int:
     """The child's wait status. Reaps this process's other children (a hosted engine that ended) on the way."""
     while True:
         ended, status = os.waitpid(-1, os.WUNTRACED)
         if ended != child:
+            if not os.WIFSTOPPED(status):
+                on_other_end(ended, os.waitstatus_to_exitcode(status))
             continue
         if not os.WIFSTOPPED(status):
             return status

@@ -79,11 +79,12 @@ def _print(admin: AdminClient, *, once: bool, as_json: bool, watch: bool, every:
 def current_frame(admin: AdminClient) -> Frame:
     """The engine's picture of now; without an engine the command ends with a sentence."""
     from console.cli.admin import AdminError, NoEngineError
+    from console.sources.process import absence
 
     try:
         return admin.frame()
     except NoEngineError:
-        fail(f"no engine runs on {admin.path}; `slotdeck` starts one", NO_ENGINE)
+        fail(absence(admin.path), NO_ENGINE)
     except AdminError as error:
         fail(str(error), FAILED)
 

@@ -21,6 +21,7 @@ from console.load.client import Endpoint, RequestFailedError, UnreachableError, 
 from console.load.prompts import user_name
 from console.load.tally import Tally
 from console.load.users import SimulatedUser
+from console.sources.process import absence
 
 GIVE_UP_SECONDS = 30.0
 """A server that cannot be reached for this long is gone for good."""
@@ -96,7 +97,7 @@ class Target:
             minted = await asyncio.to_thread(admin.call, "POST", "/admin/guest-keys", {"labels": names})
             keys: dict[str, str] = minted["keys"]
         except NoEngineError as error:
-            raise UnreachableError("connection", f"no engine runs on {socket}; `slotdeck` starts one") from error
+            raise UnreachableError("connection", absence(socket)) from error
         except AdminError as error:
             raise RequestFailedError("admin", str(error)) from error
         url = frame.engine.url or ""

@@ -40,7 +40,7 @@ def help_lines(keymap: Keymap) -> list[Line]:
     lines += [
         exact([("   ", "text"), (BAR_LIVE, "live"), (" live: KV of running requests  ", "text"), (BAR_CACHED, "cached"),
                (" cached: can be taken at any time  ", "text"), (BAR_FREE, "free"), (" free", "text")], CELLS),
-        exact([("   TTFT = intake + queue wait + fill (prefill). ITL: the gap between two tokens.", "text")], CELLS),
+        exact([("   TTFT = intake + queue wait + fill (prefill). ITL: gap between two tokens.", "text")], CELLS),
         exact([("   last gaps: second bar is the typical gap; each step up doubles it.", "text")], CELLS),
         exact([("   recompute x2 4.2s: preempted twice, stood still for 4.2 s, computed again.", "text")], CELLS),
         exact([("   –: not known.   n=: how many samples a percentile has.", "text")], CELLS),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from console.screens.live import live_body
 from console.screens.page import Chrome, Page, framed
 from console.sources.recording import write_frames
-from console.store import LogEntry, View
+from console.store import Store, View
 from console.widgets import formats
 from console.widgets.cells import Line, blank, clean, exact, wrap
 from console.widgets.engine_lines import grid_lines, title_line
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 
 SPANS = (600.0, 3600.0, 86_400.0)
 """Seconds that the strip may show."""
-LOOK_BACK = 900.0
-"""Seconds of events before the instant that the log shows."""
-EVENTS_SHOWN = 100
+LOOK_BACK = 600.0
+"""Seconds before the instant that plots and log show."""
 LEAP = 60.0
 EXPORTED = 600.0
 """Seconds around the instant that are written to a file."""
@@ -85,6 +84,7 @@ class HistoryPage(Page):
         super().__init__(app)
         self._wanted: deque[tuple[Find, str]] = deque(maxlen=MOST_WANTED)
         self._reading = False
+        self._history = History(history_path())
 
     def compose(self, view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
         then = self.then
@@ -263,7 +263,7 @@ class HistoryPage(Page):
 
     def _fetch(self, find: Find) -> Then | None:
         """Everything that is shown, in a thread."""
-        history = History(history_path())
+        history = self._history
         place = find(history, self.then.at if self.then is not None else time.time())
         if place is None:
             return None
@@ -275,9 +275,19 @@ class HistoryPage(Page):
         else:
             chunks = tuple(history.chunks(start, end))
             marks = tuple(history.events(start, end, LOUD, last=5000))
-        events = history.events(place.at - LOOK_BACK, place.frame.time, last=EVENTS_SHOWN)
-        entries = tuple(LogEntry(event.time, event.kind, event.text) for event in events)
-        return Then(place.at, View(frame=place.frame, events=entries), place.note, start, chunks, marks)
+        return Then(place.at, _view(history, place.frame), place.note, start, chunks, marks)
+
+
+def _view(history: History, frame: Frame) -> View:
+    """What a console that had watched for ten minutes would have shown at that frame."""
+    store, first = Store(), None
+    for earlier in history.frames(frame.time - LOOK_BACK, frame.time):
+        first = first or earlier
+        store.apply(earlier)
+    begun = first.time if first is not None else 0.0
+    # The store logs the engine's notes with its first frame, which here is no moment of interest.
+    events = tuple(event for event in store.view.events if event.kind != "note" or event.time != begun)
+    return replace(store.view, events=events)
 
 
 def _write(path: Path, at: float) -> int:

@@ -10,15 +10,17 @@ from dataclasses import dataclass, field, replace
 from console.prompts import Entry
 from console.screens.page import Chrome, Page, banner, framed, status_lines
 from console.store import View
-from console.widgets.cells import UNKNOWN, Line, Span, beside, blank, clean, exact, plain
+from console.widgets.cells import UNKNOWN, Line, beside, blank, exact, plain
 from console.widgets.engine_lines import grid_lines, title_line
 from console.widgets.events import event_lines
-from console.widgets.latency import ROWS as LATENCY_ROWS
+from console.widgets.first_run import first_run_lines
 from console.widgets.latency import latency_lines
+from console.widgets.plots import plot_lines
 from console.widgets.selection import SORTS, Choice, Listing, listing
+from console.widgets.slot_timeline import timeline_lines
 from console.widgets.slots import fitting_offset, row, table
 from console.widgets.waiting import waiting_lines
-from engine.telemetry.frame import Frame, SlotInfo
+from engine.telemetry.frame import Frame, SlotInfo, WaitingInfo
 
 WIDE = 112
 """Columns from which latency detail, plots and the event log stand beside the slots."""
@@ -26,7 +28,14 @@ WIDE = 112
 BUSY_WAITING_ROWS = 2
 """Waiting requests that are always shown, even when slots must scroll for it."""
 
-ZOOMS = ("", "slots", "events")
+PLOT_ROWS_LOW, PLOT_ROWS_HIGH = 12, 17
+"""Rows of the plots beside the slots: five plots of two or of three rows, heading and marks."""
+
+ZOOMED_PLOT_ROWS = 22
+
+LEAST_TIMELINE_ROWS = 3
+
+ZOOMS = ("", "slots", "plots", "timeline", "events")
 """What takes the whole body in turn; the first is all of them together."""
 
 
@@ -89,6 +98,10 @@ def live_body(view: View, chrome: Chrome, cells: int, rows: int, state: LiveStat
         return [exact([(text, "label")], cells), *[blank(cells)] * rows][:rows]
     if state.zoom == "slots":
         return table(frame, listing(frame, state.choice), cells, rows, state.choice)
+    if state.zoom == "plots":
+        return list(plot_lines(view.trace, cells, min(rows, ZOOMED_PLOT_ROWS)))
+    if state.zoom == "timeline":
+        return list(timeline_lines(view.trace, _slots_known(frame), cells, rows))
     if state.zoom == "events":
         return event_lines(view.events, cells, rows)
     if cells < WIDE:
@@ -96,14 +109,29 @@ def live_body(view: View, chrome: Chrome, cells: int, rows: int, state: LiveStat
     main_cells = max(80, min(112, cells * 62 // 100))
     side_cells = cells - main_cells - 1
     main = _main(view, chrome, state, cells=main_cells, rows=rows, narrow=False)
-    return beside(main, _side(view, frame, side_cells, rows), main_cells, side_cells)
+    side = _side(view, frame, side_cells, rows)
+    # The log stands where it has more room.
+    room_main, room_side = rows - len(main) - 1, rows - len(side)
+    if room_main > room_side:
+        main += [blank(main_cells), *event_lines(view.events, main_cells, room_main)]
+    else:
+        side += event_lines(view.events, side_cells, room_side)
+    return beside(main, side[:rows], main_cells, side_cells)
 
 
 def _side(view: View, frame: Frame, cells: int, rows: int) -> list[Line]:
-    """Latency detail, then the event log."""
+    """Latency detail, then plots."""
     side = [*latency_lines(frame, cells), blank(cells)]
-    side += event_lines(view.events, cells, max(0, rows - LATENCY_ROWS - 1))
-    return side[:rows]
+    left = rows - len(side)
+    plot_rows = min(PLOT_ROWS_HIGH, left // 2) if left >= 2 * PLOT_ROWS_HIGH else min(PLOT_ROWS_LOW, left)
+    if plot_rows >= PLOT_ROWS_LOW:
+        side += [*plot_lines(view.trace, cells, plot_rows), blank(cells)]
+    return side
+
+
+def _slots_known(frame: Frame) -> int:
+    """Rows of the timeline: every slot number in force or still held."""
+    return max((slot.slot for slot in frame.slots), default=-1) + 1
 
 
 def _main(view: View, chrome: Chrome, state: LiveState, *, cells: int, rows: int, narrow: bool) -> list[Line]:
@@ -116,29 +144,15 @@ def _main(view: View, chrome: Chrome, state: LiveState, *, cells: int, rows: int
         lines += [blank(cells), *waiting_lines(frame, listed, cells, share.waiting)]
     lines.append(blank(cells))
     room = rows - len(lines)
-    hint = _first_run(frame, chrome, cells) if frame.counters.received == 0 and not chrome.users else []
+    unused = frame.counters.received == 0 and not chrome.users
+    hint = first_run_lines(frame.engine, cells, can_load=chrome.can_load) if unused else []
     if hint and room >= len(hint):
         lines += hint
+    elif not narrow and room >= LEAST_TIMELINE_ROWS:
+        lines += timeline_lines(view.trace, _slots_known(frame), cells, min(room, _slots_known(frame) + 1))
     elif narrow and share.left >= 2 and room >= 2 and view.events:
         lines += event_lines(view.events, cells, room, "last events")
-    return (lines + [blank(cells)] * rows)[:rows]
-
-
-def _first_run(frame: Frame, chrome: Chrome, cells: int) -> list[Line]:
-    """What to do with an engine that nobody has asked anything yet."""
-    url = clean(frame.engine.url or "http://127.0.0.1:8000").rstrip("/")
-    model = clean(frame.engine.model or "")
-    ask = '{"messages":[{"role":"user","content":"Say hello"}]}'
-    rows: list[list[Span]] = [
-        [(" Nobody has asked anything yet. Point a chat client at this engine:", "text")],
-        [("   OpenAI base URL  ", "label"), (f"{url}/v1", "value"), ("   model  ", "label"), (model, "value")],
-        [(f"   curl {url}/v1/chat/completions \\", "label")],
-        [("     -H 'Content-Type: application/json' \\", "label")],
-        [(f"     -d '{ask}'", "label")],
-    ]
-    if chrome.can_load:
-        rows.append([(" or press ", "text"), ("L", "key"), (": five simulated people come and chat with it.", "text")])
-    return [exact(row, cells) for row in rows]
+    return (lines + [blank(cells)] * (rows if narrow else 0))[:rows]
 
 
 class LivePage(Page):
@@ -247,16 +261,24 @@ class LivePage(Page):
         """Open the selected request."""
         listed = self._listing()
         selected = listed.row if listed is not None else None
-        if selected is None or selected.request_id is None:
+        if selected is None:
             self.app.say("no request is selected: j and k select one")
+        elif (request_id := selected.request_id or self._last_in(selected)) is None:
+            self.app.say("nobody had this slot in the last ten minutes")
         else:
-            self.app.action_open("request", selected.request_id)
+            self.app.action_open("request", request_id)
+
+    def _last_in(self, row: SlotInfo | WaitingInfo) -> str | None:
+        """Who had a slot that is free now."""
+        seconds = self.app.shown_view.trace.seconds
+        marks = (second.slots.get(row.slot) for second in reversed(seconds)) if isinstance(row, SlotInfo) else ()
+        return next((mark.request_id for mark in marks if mark is not None and mark.request_id), None)
 
     def action_cancel(self) -> None:
         """Ask, then end the selected request."""
         listed = self._listing()
         selected = listed.row if listed is not None else None
         if selected is None or selected.request_id is None:
-            self.app.say("no request is selected: j and k select one")
+            self.app.say("no request is selected: j and k select one" if selected is None else "this slot is free")
             return
         self.app.ask_cancel(selected.request_id, selected.user)

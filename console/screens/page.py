@@ -115,11 +115,15 @@ def banner(view: View, chrome: Chrome, cells: int) -> Line:
     """The one line that says what is out of the ordinary; empty when nothing is."""
     lost = None
     if view.disconnected is not None:
-        trying = "" if view.ended else "; reconnecting"
-        lost = f"{clean(view.disconnected)}{trying}"
+        # The reason comes last: a path at its end is what may be cut.
+        trying = "" if view.ended else "reconnecting; "
+        lost = f"{trying}{clean(view.disconnected)}"
     if chrome.paused_for is not None:
         text = f" PAUSED {formats.clock(chrome.paused_for)}  the engine goes on, space resumes the view"
         return exact([(f"{text}  ({lost})" if lost else text, "banner")], cells, "banner")
+    if view.end is not None:
+        how = f" ({clean(view.end.how)})" if view.end.how else ""
+        return exact([(f" ENGINE ENDED{how}  q leaves; slotdeck starts a new one", "alert")], cells, "alert")
     if lost is not None:
         age = "" if chrome.disconnected_for is None else f" {formats.clock(chrome.disconnected_for)}"
         return exact([(f" DISCONNECTED{age}  {lost}", "alert")], cells, "alert")
@@ -166,6 +170,7 @@ class PageScreen(Screen[None]):
         self._shown: tuple[View, Page, int, Chrome, int, int] | None = None
 
     def compose(self) -> ComposeResult:
+        self.canvas.show([((" slotdeck", "title"),)])  # what the first paint shows, before a page is imported
         yield self.canvas
 
     async def on_key(self, event: Key) -> None:

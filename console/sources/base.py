@@ -8,10 +8,31 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.telemetry.frame import Frame
-from engine.telemetry.request_detail import RequestDetail
+
+if TYPE_CHECKING:
+    from engine.telemetry.request_detail import RequestDetail
+
+
+@dataclass(frozen=True)
+class EngineEnd:
+    """The engine's process is gone."""
+
+    how: str = ""
+    """A few words, empty if it is not known: ``signal 9, out of memory?``."""
+    clean: bool = False
+    """It was told to stop."""
+    log: Path | None = None
+    """Where its last lines are, if they are in a file."""
+
+    @property
+    def sentence(self) -> str:
+        """For the shell, after the console."""
+        how = f" ({self.how})" if self.how else ""
+        return f"the engine has ended{how}" + (f"; its log: {self.log}" if self.log is not None else "")
 
 
 @dataclass(frozen=True)
@@ -20,6 +41,8 @@ class Disconnected:
 
     reason: str
     final: bool = False
+    end: EngineEnd | None = None
+    """Set once it is known that the process itself has ended, and not only the connection to it."""
 
 
 Update = Frame | Disconnected
@@ -35,6 +58,8 @@ class Answer:
     message: str | None = None
     conflict: bool = False
     """Someone else changed a setting since the given revision."""
+    unknown: bool = False
+    """Not ok, but it may have been done all the same: the command was sent, and no answer came."""
 
 
 class FrameSource(Protocol):

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from console.sources.base import Answer, Disconnected, Update
+from console.sources.base import Answer, Disconnected, EngineEnd, Update
+from console.sources.process import end_in_words, exit_code, lives, lock_holder
 from engine.telemetry.frame import Frame
-from engine.telemetry.request_detail import RequestDetail
 
 if TYPE_CHECKING:
     import httpx
+
+    from engine.telemetry.request_detail import RequestDetail
 
 FRAMES_PER_SECOND = 4
 SILENCE_LIMIT = 5.0
@@ -34,11 +36,17 @@ LONGEST_FRAME = 8 << 20
 
 
 class EngineSource:
-    """One engine behind the admin socket at ``socket``."""
+    """One engine behind the admin socket at ``socket``; ``log`` is the file that it writes, if there is one."""
 
-    def __init__(self, socket: Path, *, sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep) -> None:
+    def __init__(
+        self, socket: Path, *, log: Path | None = None, sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep
+    ) -> None:
         self.socket = socket
+        self._log = log
         self._sleep = sleep
+        self._last: Frame | None = None
+        self._pid: int | None = None
+        """Of the engine that sent the last frame, if this machine knows a process of that number."""
 
     def _client(self) -> httpx.AsyncClient:
         import httpx
@@ -51,7 +59,10 @@ class EngineSource:
         )
 
     async def updates(self) -> AsyncIterator[Update]:
-        """Frames as they come, a :class:`Disconnected` for every failed attempt, for ever."""
+        """Frames as they come, a :class:`Disconnected` for every failed attempt, for ever.
+
+        After a lost connection to an engine that still runs, the first frame has the events that were missed.
+        """
         pause = FIRST_PAUSE
         await asyncio.to_thread(importlib.import_module, "httpx")  # a tenth of a second in which keys still work
         while True:
@@ -59,18 +70,40 @@ class EngineSource:
             try:
                 async for frame in self._stream():
                     pause = FIRST_PAUSE
+                    self._remember(frame)
                     yield frame
             except Exception as error:
                 reason = self._explain(error)
-            yield Disconnected(reason)
+            yield self._lost(reason)
             await self._sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _remember(self, frame: Frame) -> None:
+        before, self._last = self._last, frame
+        pid = frame.engine.pid
+        if before is None or before.boot_id != frame.boot_id:
+            # Of an engine in a container the number means nothing here.
+            self._pid = pid if pid is not None and lives(pid) else None
+
+    def _lost(self, reason: str) -> Disconnected:
+        """What a lost connection means: the engine has ended, another one is coming up, or it is only silent."""
+        pid = self._pid
+        if pid is not None and not lives(pid):
+            if (other := lock_holder(self.socket)) is not None:
+                return Disconnected(f"the engine has ended, another one is loading, pid {other}")
+            code = exit_code(self.socket, pid)
+            clean = code == 0 or (code is None and self._last is not None and self._last.health == "draining")
+            how = "it was stopped" if clean else end_in_words(code)
+            return Disconnected("the engine has ended", end=EngineEnd(how, clean, self._log))
+        if self._last is None and (other := lock_holder(self.socket)) is not None:
+            return Disconnected(f"the engine is still loading, pid {other}")
+        return Disconnected(reason)
 
     async def _stream(self) -> AsyncIterator[Frame]:
         """One connection: frames until the other side ends it. Raises what httpx raises, and ValueError."""
         async with (
             self._client() as client,
-            client.stream("GET", "/admin/stream", params={"rate": FRAMES_PER_SECOND}) as response,
+            client.stream("GET", "/admin/stream", params=self._where_to_begin()) as response,
         ):
             if response.status_code != 200:
                 raise ValueError(f"the admin API answered {response.status_code}")
@@ -86,6 +119,13 @@ class EngineSource:
                     if line.strip():
                         yield Frame.model_validate_json(bytes(line))
 
+    def _where_to_begin(self) -> dict[str, str]:
+        """Parameters of the stream: its pace, and after a lost connection the events that were seen."""
+        wanted = {"rate": str(FRAMES_PER_SECOND)}
+        if self._last is not None and self._last.event_cursor is not None:
+            wanted |= {"boot_id": self._last.boot_id, "events_after": str(self._last.event_cursor)}
+        return wanted
+
     async def change(self, changes: dict[str, Any], revision: int | None) -> Answer:
         """See :class:`FrameSource`."""
         body: dict[str, Any] = {"changes": changes, "source": "console"}
@@ -99,6 +139,8 @@ class EngineSource:
 
     async def request(self, request_id: str) -> RequestDetail | Answer:
         """See :class:`FrameSource`."""
+        from engine.telemetry.request_detail import RequestDetail
+
         try:
             async with self._client() as client:
                 response = await client.get(_request_path(request_id))
@@ -119,7 +161,7 @@ class EngineSource:
                 response = await client.request(method, path, json=body)
             document = response.json() if response.content else {}
         except Exception as error:
-            return Answer(False, message=self._explain(error))
+            return Answer(False, message=self._explain(error), unknown=not _never_sent(error))
         if response.is_success:
             revision = document.get("revision") if isinstance(document, dict) else None
             return Answer(True, revision=revision if isinstance(revision, int) else None)
@@ -146,6 +188,13 @@ class EngineSource:
         if isinstance(error, json.JSONDecodeError):
             return "unreadable answer from the engine"
         return str(error) or type(error).__name__
+
+
+def _never_sent(error: Exception) -> bool:
+    """True if the other side cannot have taken the command."""
+    import httpx
+
+    return isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
 
 
 def _request_path(request_id: str) -> str:

@@ -9,11 +9,13 @@ import asyncio
 import gzip
 from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from console.sources.base import Answer, Disconnected, Update
 from engine.telemetry.frame import Frame
-from engine.telemetry.request_detail import RequestDetail
+
+if TYPE_CHECKING:
+    from engine.telemetry.request_detail import RequestDetail
 
 LONGEST_PAUSE = 5.0
 """Seconds; longer holes, in which nothing was recorded, are passed over."""

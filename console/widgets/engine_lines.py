@@ -9,7 +9,7 @@ from console.store import View
 from console.widgets import formats
 from console.widgets.cells import UNKNOWN, Line, Span, clean, cut, exact, width
 from console.widgets.glyphs import BAR_CACHED, BAR_FREE, BAR_LIVE, shares
-from engine.telemetry.frame import CounterInfo, Frame
+from engine.telemetry.frame import CounterInfo, Frame, LimitInfo
 
 LABEL_CELLS = 9
 FIELD_CELLS = (20, 21, 17, 13)
@@ -33,7 +33,7 @@ def title_line(view: View, cells: int) -> Line:
     words: list[Span] = [
         (types, "text"),
         (device, "text"),
-        (clean(frame.limits.mode or ""), "text"),
+        (_mode(frame.limits), "text" if frame.limits.next_mode is None else "warn"),
     ]
     start: list[Span] = [(f" {clean(engine.name)}", "title"), (f" {clean(engine.version or '')}".rstrip(), "label")]
     fixed = sum(width(text) for text, _ in start) + sum(width(text) + 2 for text, _ in words if text) + 4 + width(url)
@@ -46,6 +46,11 @@ def title_line(view: View, cells: int) -> Line:
     if room >= 2:
         spans += [(" " * room, "text"), (url, "key")]
     return exact(spans, cells)
+
+
+def _mode(limits: LimitInfo) -> str:
+    """How requests are batched, and what takes over when those that run have ended."""
+    return clean(limits.mode or "") + (f"→{clean(limits.next_mode)}" if limits.next_mode else "")
 
 
 def grid_lines(view: View, cells: int) -> list[Line]:
@@ -73,7 +78,7 @@ def grid_lines(view: View, cells: int) -> list[Line]:
             "total",
             [
                 [*_pair("finished", formats.count(counters.finished)), *_failed(counters)],
-                _news("rejected", counters.rejected, view, "rejected"),
+                [*_news("rejected", counters.rejected, view, "rejected"), *_invalid(counters, view)],
                 _news("cancelled", counters.cancelled, view, None),
                 _news("preempted", counters.preemptions, view, "preemptions"),
             ],
@@ -122,8 +127,16 @@ def _limit_fields(view: View, frame: Frame) -> list[list[Span]]:
             style="warn" if full else "value",
         ),
         _pair("ctx", formats.whole(limits.context), "/request"),
-        _pair("budget", formats.whole(limits.budget)),
+        _budget(limits),
     ]
+
+
+def _budget(limits: LimitInfo) -> list[Span]:
+    """The budget; with an ITL target what that leaves of it."""
+    text = formats.whole(limits.budget)
+    if limits.itl_target and limits.budget_in_force is not None:
+        text = f"{limits.budget_in_force}/{text}"
+    return _pair("budget", text, style="warn" if limits.itl_unreachable else "value")
 
 
 def _pool_line(frame: Frame, cells: int) -> Line:
@@ -207,6 +220,11 @@ def _gpu(frame: Frame) -> list[Span]:
 def _failed(counters: CounterInfo) -> list[Span]:
     """Requests that failed, if any ever did."""
     return [("  failed ", "label"), (formats.count(counters.failed), "critical")] if counters.failed else []
+
+
+def _invalid(counters: CounterInfo, view: View) -> list[Span]:
+    """Requests that could not be served as they were sent, if there ever were any."""
+    return [("  ", "text"), *_news("invalid", counters.invalid, view, "invalid")] if counters.invalid else []
 
 
 def _news(label: str, value: float | None, view: View, counter: str | None) -> list[Span]:

@@ -18,21 +18,36 @@ _MARKS: dict[str, Span] = {
     "failed": ("✗", "critical"),
     "rejected": ("✗", "warn"),
     "too_long": ("✗", "warn"),
+    "invalid": ("✗", "warn"),
     "setting_changed": ("±", "key"),
+    "compared": ("±", "key"),
     "engine_fault": ("✗", "critical"),
     "draining": ("↓", "warn"),
     "restarted": ("↑", "warn"),
     "note": ("·", "label"),
 }
-_LOUD = {"preempted", "failed", "rejected", "too_long", "setting_changed", "engine_fault", "draining", "restarted"}
+_LOUD = {
+    "preempted",
+    "failed",
+    "rejected",
+    "too_long",
+    "invalid",
+    "setting_changed",
+    "engine_fault",
+    "draining",
+    "restarted",
+}
 
 
 _BEFORE_TEXT = 12
 """Cells of margin, clock and mark before the sentence."""
 
+_MOST_ROWS = 4
+"""Of one entry: its numbers stand at the end, so a sentence goes on below before it is cut."""
+
 
 def event_lines(entries: Sequence[LogEntry], cells: int, rows: int, title: str = "events") -> list[Line]:
-    """Exactly ``rows`` rows: a heading, then the last entries; what matters gets a second row if it needs one."""
+    """Exactly ``rows`` rows: a heading, then the last entries, each on as many rows as it needs."""
     if rows <= 0:
         return []
     shown: list[Line] = []
@@ -50,7 +65,7 @@ def _entry_lines(entry: LogEntry, cells: int) -> list[Line]:
     mark, style = _MARKS.get(entry.kind, ("·", "label"))
     loud = entry.kind in _LOUD
     text_style = "text" if loud else "label"
-    first, *more = wrap(clean(entry.text), max(1, cells - _BEFORE_TEXT), 2 if loud else 1) or [""]
+    first, *more = wrap(clean(entry.text), max(1, cells - _BEFORE_TEXT), _MOST_ROWS) or [""]
     return [
         exact([(f" {stamp} ", "label"), (mark, style), (" ", "text"), (first, text_style)], cells),
         *(exact([(" " * _BEFORE_TEXT, "text"), (text, text_style)], cells) for text in more),

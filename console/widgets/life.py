@@ -21,6 +21,7 @@ PHASES: dict[str, tuple[str, str]] = {
     "prefill": ("▸", "prefill"),
     "decode": ("━", "decode"),
     "preempted": ("!", "preempted"),
+    "swapped": ("⇄", "swapped"),
     "again": ("▸", "warn"),
 }
 """Sign and style of each part of a life; ``again`` is prefill of what a preemption threw away."""
@@ -55,7 +56,13 @@ def phases(detail: RequestDetail) -> list[Phase]:
         if chunk.again:
             marks.append(("again", chunk.at, chunk.at + chunk.seconds))
     for stall in detail.stalls:
-        marks.append(("preempted", stall.at, age if stall.seconds is None else stall.at + stall.seconds))
+        marks.append(
+            (
+                "swapped" if stall.swapped else "preempted",
+                stall.at,
+                age if stall.seconds is None else stall.at + stall.seconds,
+            )
+        )
     edges = sorted({edge for _, start, end in marks for edge in (start, end) if started <= edge <= age})
     for start, end in pairwise(edges):
         # The later a mark was added, the more it says about what really happened then.
@@ -78,7 +85,10 @@ def phase_bar(detail: RequestDetail, cells: int) -> list[Line]:
         # A short preemption must not vanish behind the long decode that shares its cell.
         inside = [p for p in parts if p[1] < end and p[2] > begin]
         name = (
-            max(inside, key=lambda p: (min(p[2], end) - max(p[1], begin)) * (1e3 if p[0] == "preempted" else 1))[0]
+            max(
+                inside,
+                key=lambda p: (min(p[2], end) - max(p[1], begin)) * (1e3 if p[0] in ("preempted", "swapped") else 1),
+            )[0]
             if inside
             else "intake"
         )

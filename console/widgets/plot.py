@@ -48,7 +48,7 @@ def resample(
 
 def nice_top(value: float) -> float:
     """The smallest of 1, 2, 5 times a power of ten that is not below ``value``, so that scales rarely change."""
-    if value <= 0:
+    if value < 1e-9:
         return 1.0
     power: float = 10.0 ** math.floor(math.log10(value))
     return next(step * power for step in (1.0, 2.0, 5.0, 10.0) if step * power >= value * 0.999)

@@ -10,6 +10,9 @@ from engine.telemetry.frame import Frame
 
 LAST_TTFT = 20
 
+_TURNS = {"serial": "the one running", "static": "the batch to end"}
+"""Ways of batching in which a free slot is not for the next one."""
+
 
 def waiting_lines(frame: Frame, listed: Listing, cells: int, rows: int) -> list[Line]:
     """Header with the TTFT sparkline, then at most ``rows`` - 1 lines of waiting requests."""
@@ -17,8 +20,8 @@ def waiting_lines(frame: Frame, listed: Listing, cells: int, rows: int) -> list[
         return []
     number = frame.waiting_count if frame.waiting_count is not None else len(frame.waiting)
     start: list[Span] = [(" waiting ", "label"), (f"{number or 'nobody'}", "value" if number else "label")]
-    if _waits_for_pool(frame):
-        start.append((" for KV room", "warn"))
+    if reason := _waits_for(frame):
+        start.append((f" for {reason}", "warn"))
     if frame.counters.gave_up_waiting:
         start += [("  gave up ", "label"), (formats.count(frame.counters.gave_up_waiting), "value")]
     end = _ttft_spans(frame)
@@ -57,13 +60,17 @@ def waiting_lines(frame: Frame, listed: Listing, cells: int, rows: int) -> list[
     return lines
 
 
-def _waits_for_pool(frame: Frame) -> bool:
-    """True when a slot is free, but the pool has no room for the prompt of the one whose turn it is."""
+def _waits_for(frame: Frame) -> str:
+    """What people wait for although a slot may be free: the way of batching, or room for the next one's prompt."""
     limit, free = frame.limits.slots, frame.pool.free
-    if not frame.waiting or limit is None or free is None:
-        return False
     occupied = sum(slot.state != "idle" for slot in frame.slots)
-    return occupied < limit and (frame.waiting[0].prompt_tokens or 0) > free
+    if not frame.waiting or limit is None:
+        return ""
+    if occupied and frame.limits.mode in _TURNS:
+        return _TURNS[frame.limits.mode]
+    if free is None or occupied >= limit:
+        return ""
+    return "KV room" if (frame.waiting[0].prompt_tokens or 0) > free + (frame.pool.cached or 0) else ""
 
 
 def _ttft_spans(frame: Frame) -> list[Span]:

@@ -14,6 +14,7 @@ from engine.core.block_pool import BlockPool, blocks_for
 from engine.core.block_tables import BlockTables
 from engine.core.budget import MOST_BUDGET, StepCost, split_budget
 from engine.core.events import Event, EventKind, QueueFullError, RequestTooLargeError
+from engine.core.invariants import check_scheduler
 from engine.core.request import FinishReason, Request, Row, State, StepPlan, StepResult
 from engine.core.swap import SwapLedger
 from engine.core.waiting import WaitingQueue
@@ -440,26 +441,10 @@ class Scheduler:
         request.timeline.ended = now
         events.append(Event(EventKind(state.value), request, now))
 
-    # -- self-check -------------------------------------------------------------------------------------------
-
     def check(self) -> None:
-        """Raise AssertionError unless every invariant of this room holds (see ``engine/README.md``)."""
-        places = [*self.waiting, *self.running, *self.preempted]
-        assert len(places) == len({request.id for request in places}) == len(self._by_id), "not in exactly one place"
-        assert all(not request.block_ids for request in (*self.waiting, *self.preempted)), "a waiter holds blocks"
-        assert all(request.state is State.WAITING for request in self.waiting)
-        assert all(request.state is State.RUNNING for request in self.running)
-        assert all(request.state is State.PREEMPTED for request in self.preempted)
-        assert self.running == sorted(self.running, key=_admission)
-        assert self.preempted == sorted(self.preempted, key=_admission)
-        slots = [request.slot for request in self.admitted()]
-        assert len(set(slots)) == len(slots), "a slot is held twice"
-        assert not self.held or self.running or self.preempted, "a finished batch holds slots"
-        for request in self.running:
-            assert request.num_computed_tokens <= request.num_tokens
-            assert len(request.block_ids) >= blocks_for(request.num_computed_tokens)
+        """Raise AssertionError unless every invariant of this room holds (see ``engine/core/invariants.py``)."""
+        check_scheduler(self)
         self._swap.check(self.preempted)
-        self.pool.check(request.block_ids for request in self.running)
 
 
 def _admission(request: Request) -> int:

@@ -32,7 +32,8 @@ def admin_router(context: ServerContext) -> APIRouter:
     @router.get("/stream")
     async def stream(request: Request) -> Response:
         rate = _rate(request.query_params.get("rate", "4"))
-        return StreamingResponse(_frames(context, rate), media_type="application/x-ndjson")
+        cursor = _cursor(context, request)
+        return StreamingResponse(_frames(context, rate, cursor), media_type="application/x-ndjson")
 
     @router.get("/frame")
     async def frame() -> Response:
@@ -91,17 +92,18 @@ def admin_router(context: ServerContext) -> APIRouter:
     return router
 
 
-async def _frames(context: ServerContext, rate: float) -> AsyncIterator[bytes]:
-    """Frames as lines, the first at once, until the client leaves (the iterator is cancelled) or the engine stops.
+async def _frames(context: ServerContext, rate: float, cursor: int) -> AsyncIterator[bytes]:
+    """Frames as lines, the first at once with the events after ``cursor``, until the client leaves (the iterator is
+    cancelled) or the engine stops.
 
     The last frame, with what happened until the end, is sent before the stream closes.
     """
-    sequence, cursor = 0, context.engine.telemetry.event_cursor
+    sequence = 0
     while True:
         last = context.stopping.is_set()
         sequence += 1
         frame, cursor = context.engine.frame(sequence, cursor)
-        yield _line(frame)
+        yield _line(frame.model_copy(update={"event_cursor": cursor}))
         if last:
             return
         try:
@@ -127,6 +129,21 @@ def _rate(value: str) -> float:
     if not SLOWEST_RATE <= rate <= FASTEST_RATE:
         raise _refused("rate", f"'rate' must be between {SLOWEST_RATE} and {FASTEST_RATE} frames per second")
     return rate
+
+
+def _cursor(context: ServerContext, request: Request) -> int:
+    """Where a stream's events begin: with ``events_after=N`` after the first N of this boot, else now.
+
+    The count of another boot is of no use here; what is no longer kept is passed over.
+    """
+    now = context.engine.telemetry.event_cursor
+    wanted = request.query_params.get("events_after")
+    if wanted is None:
+        return now
+    if not wanted.isascii() or not wanted.isdecimal():
+        raise _refused("events_after", "'events_after' must be the event_cursor of a frame")
+    same_boot = request.query_params.get("boot_id") == context.engine.boot_id
+    return min(int(wanted[:18]), now) if same_boot else now
 
 
 def _settings(context: ServerContext) -> dict[str, Any]:

@@ -165,7 +165,8 @@ def _part(part: Any, name: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind != "text":
         shown = f"of type '{kind[:40]}'" if isinstance(kind, str) else "without a type"
-        raise invalid(name, f"'{name}' is a part {shown}: this server takes text parts only")
+        rule = "this server takes text parts only"
+        raise invalid(name, f"'{name}' is a part {shown}: {rule}", logged=f"'{name}' is no text: {rule}")
     if not isinstance(part.get("text"), str):
         raise invalid(f"{name}.text", f"'{name}.text' must be a string")
     return str(part["text"])

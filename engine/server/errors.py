@@ -36,6 +36,7 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         headers: dict[str, str] | None = None,
+        logged: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -44,6 +45,8 @@ class ApiError(Exception):
         self.param = param
         self.code = code
         self.headers = headers or {}
+        self.logged = logged or message
+        """The message for the event log, without any text that the client sent."""
 
     def body(self) -> dict[str, Any]:
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
@@ -52,9 +55,9 @@ class ApiError(Exception):
         return JSONResponse(self.body(), status_code=self.status, headers=self.headers)
 
 
-def invalid(param: str | None, message: str, code: str | None = None) -> ApiError:
-    """400: the client sent something wrong in ``param``."""
-    return ApiError(400, message, param=param, code=code)
+def invalid(param: str | None, message: str, code: str | None = None, logged: str | None = None) -> ApiError:
+    """400: the client sent something wrong in ``param``. ``logged``: what to log where ``message`` quotes it."""
+    return ApiError(400, message, param=param, code=code, logged=logged)
 
 
 def unsupported(param: str, hint: str = "") -> ApiError:

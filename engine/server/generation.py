@@ -6,10 +6,12 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from engine.core.events import QueueFullError, RequestTooLargeError
 from engine.core.request import Request, Timeline
-from engine.loop import EngineUnavailableError, Output
+from engine.loop import EngineUnavailableError
+from engine.outputs import Output
 from engine.server.answer import Answer, Piece
 from engine.server.chat_request import ChatRequest, read_chat_request, read_json
 from engine.server.context import ServerContext
@@ -33,6 +35,9 @@ def most_tokens(context: ServerContext) -> int:
 def prepare(context: ServerContext, body: bytes) -> Prepared:
     """Body to prompt; runs in a thread of the intake. Raises ApiError for whatever the client can fix."""
     chat = read_chat_request(read_json(body), context.model.id, context.model.vocabulary)
+    depth = context.engine.limits.queue
+    if chat.n > depth + 1:  # the first computes the prompt while the others wait
+        raise invalid("n", f"'n' is {chat.n}, but the queue of this server holds {depth}: ask for at most {depth + 1}")
     text, limit = context.text, most_tokens(context)
     if not text.has_chat_template:
         raise invalid("messages", "this model has no chat template, so it cannot chat; serve an instruct model")
@@ -42,7 +47,8 @@ def prepare(context: ServerContext, body: bytes) -> Prepared:
     try:
         token_ids = text.encode_chat(chat.messages)
     except ChatTemplateError as error:
-        raise invalid("messages", str(error), code="chat_template_error") from error
+        logged = "its messages do not fit the chat template"  # whose own sentence may quote them
+        raise invalid("messages", str(error), code="chat_template_error", logged=logged) from error
     if not token_ids:
         raise invalid("messages", "the conversation renders to an empty prompt")
     if len(token_ids) >= limit:
@@ -72,6 +78,7 @@ class Generation:
         self.created = int(time.time())
         self.chat = chat
         self.num_prompt_tokens = len(prepared.token_ids)
+        self._cached_tokens = 0
         self._context = context
         left = most_tokens(context) - self.num_prompt_tokens
         if left < 1:  # the context was lowered since the prompt was measured
@@ -131,18 +138,22 @@ class Generation:
                 code="request_cancelled",
                 headers=NO_RETRY,
             )
+        if answer.choice == 0:
+            self._cached_tokens = output.cached_tokens
         piece = answer.read(output.token_ids, output.logprobs, output.finish_reason)
         if answer.ended and output.finish_reason is None:  # a stop string: drop what the engine computes beyond it
             self._context.engine.finish(output.request_id, answer.num_tokens)
             self._outputs.forget(output.request_id)
         return piece
 
-    def usage(self) -> dict[str, int]:
+    def usage(self) -> dict[str, Any]:
+        """In OpenAI's shape: the prompt counts once, however many answers; of it, what the prefix cache saved."""
         num_output_tokens = sum(answer.num_tokens for answer in self._answers.values())
         return {
             "prompt_tokens": self.num_prompt_tokens,
             "completion_tokens": num_output_tokens,
             "total_tokens": self.num_prompt_tokens + num_output_tokens,
+            "prompt_tokens_details": {"cached_tokens": self._cached_tokens},
         }
 
     def client_left(self) -> None:
@@ -159,17 +170,14 @@ def _refusal(context: ServerContext, user: str, error: BaseException, count: int
     queue."""
     telemetry = context.engine.telemetry
     if isinstance(error, QueueFullError):
-        pace = telemetry.wait_estimate(1, context.engine.limits.slots)
-        return unavailable(f"{error}; try again later", "queue_full", min(pace or 1.0, 30.0))
+        wait = context.engine.estimated_wait()
+        return unavailable(f"{error}; try again later", "queue_full", min(wait or 1.0, 30.0))
+    if isinstance(error, EngineUnavailableError):
+        telemetry.count_rejected(user, str(error), count)
+        return unavailable(str(error), "engine_unavailable", 5)
     for _ in range(count):
-        if isinstance(error, EngineUnavailableError):
-            telemetry.count_rejected(user, str(error))
-        elif isinstance(error, RequestTooLargeError):
+        if isinstance(error, RequestTooLargeError):
             telemetry.count_too_long(user, str(error))
         else:
             telemetry.count_failed_before_queue()
-    if isinstance(error, EngineUnavailableError):
-        return unavailable(str(error), "engine_unavailable", 5)
-    if isinstance(error, RequestTooLargeError):
-        return invalid("messages", str(error), code=TOO_LONG)
-    return error
+    return invalid("messages", str(error), code=TOO_LONG) if isinstance(error, RequestTooLargeError) else error

@@ -32,7 +32,7 @@ class Listeners:
     """A bound TCP socket and a bound unix socket with its lock. A context manager: leaving it frees all three.
 
     TCP clients that come before the server runs wait; the unix socket refuses them, so that a console can tell.
-    ``url`` is the API's base URL without ``/v1``.
+    ``url`` is the API's base URL without ``/v1``; of a bind to all addresses the one that other machines know.
     """
 
     def __init__(self, tcp: socket.socket, admin: socket.socket, admin_path: Path, lock: int, host: str) -> None:
@@ -40,6 +40,7 @@ class Listeners:
         self.admin = admin
         self.admin_path = admin_path
         self._lock = lock
+        host = reachable_host(host)
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{tcp.getsockname()[1]}"
 
@@ -86,6 +87,19 @@ def open_listeners(settings: StartSettings) -> Listeners:
         admin = _bind_unix(path)
         undo.pop_all()
     return Listeners(tcp, admin, path, lock, settings.host)
+
+
+def reachable_host(host: str) -> str:
+    """``host``, or for a bind to all addresses the one that other machines know this one by, else loopback."""
+    if host not in ("", "0.0.0.0", "::"):
+        return host
+    # Connecting a datagram socket sends nothing: it only chooses the route, and with it the address.
+    routes = [(socket.AF_INET, "192.0.2.1")] + ([(socket.AF_INET6, "2001:db8::1")] if host == "::" else [])
+    for family, somewhere in routes:
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((somewhere, 9))
+            return str(probe.getsockname()[0])
+    return "127.0.0.1"
 
 
 def _resolve(host: str, port: int) -> tuple[int, Any]:

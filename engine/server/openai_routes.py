@@ -82,7 +82,7 @@ async def _prepared(context: ServerContext, watch: ClientWatch, body: bytes, use
         if error.code == TOO_LONG:
             telemetry.count_too_long(user, error.message)
         elif error.status < 500:
-            telemetry.count_invalid()
+            telemetry.count_invalid(user, error.logged)
         else:
             telemetry.count_rejected(user, error.message)
         raise

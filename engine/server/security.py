@@ -30,7 +30,9 @@ class HostRule:
     def allows(self, name: str, local_address: str | None) -> bool:
         """``local_address``: the address of this machine that the connection came in on."""
         name = name.rstrip(".")
-        return name in self._names or name == local_address or is_loopback(name)
+        # A socket for both families writes IPv4 addresses as ::ffff:192.0.2.7.
+        called = local_address is not None and name == local_address.removeprefix("::ffff:")
+        return name in self._names or called or is_loopback(name)
 
 
 class Outermost:

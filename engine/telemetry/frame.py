@@ -28,6 +28,7 @@ EventKind = Literal[
     "engine_fault",
     "draining",
     "too_long",
+    "invalid",
     "note",
 ]
 
@@ -58,6 +59,8 @@ class EngineInfo(Part):
     load_seconds: float | None = None
     weight_bytes: int | None = None
     insecure: bool = False
+    keys_required: bool = False
+    """Clients must send an API key."""
     notes: tuple[str, ...] = ()
     """Things the admin should know for good, one sentence each (why a type was chosen, what is missing)."""
 
@@ -261,3 +264,5 @@ class Frame(Part):
     """Of the last up to 20 first tokens, oldest first."""
     host: HostInfo
     events: tuple[FrameEvent, ...] = ()
+    event_cursor: int | None = None
+    """Number of events logged up to this frame: where a reader that lost its stream goes on."""

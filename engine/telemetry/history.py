@@ -17,6 +17,9 @@ LOUD = ("preempted", "rejected", "engine_fault", "failed", "setting_changed")
 LONGEST_CHUNK = 60.0
 """No chunk spans more seconds; where to look for the one that holds an instant."""
 
+CHUNKS_KEPT = 80
+"""Chunks kept unpacked: a little more than ten minutes, around which one steps."""
+
 
 class HistoryError(RuntimeError):
     """There is no history, or it cannot be read. The message says which and what to do."""
@@ -30,10 +33,11 @@ class History:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._chunks: dict[tuple[int, float], list[Frame]] = {}
 
     def span(self) -> tuple[float, float] | None:
         """First and last recorded second; ``None`` when nothing is recorded yet."""
-        first, last = self._rows("SELECT min(first_time), max(last_time) FROM chunks")[0]
+        first, last = self._rows("SELECT (SELECT min(first_time) FROM chunks), (SELECT max(last_time) FROM chunks)")[0]
         return None if first is None else (first, last)
 
     def chunks(self, start: float, end: float) -> list[ChunkInfo]:
@@ -49,23 +53,26 @@ class History:
     def frames(self, start: float, end: float) -> Iterator[Frame]:
         """The recorded frames, oldest first, unpacked as they are asked for."""
         ids = self._rows(
-            "SELECT id FROM chunks WHERE first_time >= ? AND first_time <= ? AND last_time >= ? ORDER BY first_time",
+            "SELECT id, first_time FROM chunks WHERE first_time >= ? AND first_time <= ? AND last_time >= ? "
+            "ORDER BY first_time",
             start - LONGEST_CHUNK, end, start,
         )  # fmt: skip
-        for (number,) in ids:
-            yield from (frame for frame in self._unpacked(number) if start <= frame.time <= end)
+        for chunk in ids:
+            yield from (frame for frame in self._unpacked(chunk) if start <= frame.time <= end)
 
     def frame_at(self, time: float) -> Frame | None:
         """The newest frame at or before ``time``; ``None`` before the first one."""
-        rows = self._rows("SELECT id FROM chunks WHERE first_time <= ? ORDER BY first_time DESC LIMIT 1", time)
-        frames = [frame for (number,) in rows for frame in self._unpacked(number) if frame.time <= time]
+        rows = self._rows(
+            "SELECT id, first_time FROM chunks WHERE first_time <= ? ORDER BY first_time DESC LIMIT 1", time
+        )
+        frames = [frame for chunk in rows for frame in self._unpacked(chunk) if frame.time <= time]
         return frames[-1] if frames else None
 
     def step(self, time: float, direction: int) -> Frame | None:
         """The frame after (``direction`` 1) or before (-1) ``time``; ``None`` at the end."""
         order, edge = ("ASC", "last_time >") if direction > 0 else ("DESC", "first_time <")
-        rows = self._rows(f"SELECT id FROM chunks WHERE {edge} ? ORDER BY first_time {order} LIMIT 1", time)
-        frames = [frame for (number,) in rows for frame in self._unpacked(number)]
+        rows = self._rows(f"SELECT id, first_time FROM chunks WHERE {edge} ? ORDER BY first_time {order} LIMIT 1", time)
+        frames = [frame for chunk in rows for frame in self._unpacked(chunk)]
         if direction > 0:
             return next((frame for frame in frames if frame.time > time), None)
         return next((frame for frame in reversed(frames) if frame.time < time), None)
@@ -105,14 +112,25 @@ class History:
         (requests,) = self._rows("SELECT count(*) FROM requests")[0]
         return {"frames": frames, "events": events, "requests": requests}
 
-    def _unpacked(self, number: int) -> list[Frame]:
+    def _unpacked(self, chunk: tuple[Any, ...]) -> list[Frame]:
+        """The frames of a chunk, by its id and first time; the last ones asked for are kept."""
+        key = (chunk[0], chunk[1])
+        kept = self._chunks.get(key)
+        if kept is not None:
+            return kept
         rows = self._rows(
-            "SELECT body, engine FROM chunks JOIN boots ON boots.boot_id = chunks.boot_id WHERE chunks.id = ?", number
+            "SELECT body, engine FROM chunks JOIN bodies ON chunk_id = chunks.id "
+            "JOIN boots ON boots.boot_id = chunks.boot_id WHERE chunks.id = ?",
+            chunk[0],
         )
         try:
-            return [f for body, engine in rows for f in unpack(body, EngineInfo.model_validate_json(engine))]
+            frames = [f for body, engine in rows for f in unpack(body, EngineInfo.model_validate_json(engine))]
         except ValueError as error:
             raise HistoryError(f"{self.path} is damaged: {error}") from error
+        if len(self._chunks) >= CHUNKS_KEPT:
+            del self._chunks[next(iter(self._chunks))]
+        self._chunks[key] = frames
+        return frames
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         if not self.path.is_file():

@@ -1,7 +1,7 @@
 """The history file (SQLite): its tables, and how frames are packed into it. Written by the recorder, read by History.
 
-Ten seconds of frames are one compressed chunk; beside it stand a few numbers of that chunk, so that a day can be
-looked over without unpacking it. There is no prompt text in it: nothing recorded holds any.
+Ten seconds of frames are one chunk: a few numbers, and apart from them the compressed frames, so that a day can be
+looked over without reading those. There is no prompt text in it: nothing recorded holds any.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ CREATE TABLE boots (boot_id TEXT PRIMARY KEY, started REAL NOT NULL, engine TEXT
 CREATE TABLE chunks (
   id INTEGER PRIMARY KEY, boot_id TEXT NOT NULL, first_time REAL NOT NULL, last_time REAL NOT NULL,
   frames INTEGER NOT NULL, running INTEGER, waiting INTEGER, live REAL, generated REAL, ttft_p95 REAL, itl_p95 REAL,
-  os_swap REAL, body BLOB NOT NULL);
-CREATE INDEX chunks_time ON chunks (first_time);
+  os_swap REAL);
+CREATE INDEX chunks_first ON chunks (first_time);
+CREATE INDEX chunks_last ON chunks (last_time);
+CREATE TABLE bodies (chunk_id INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE events (
   id INTEGER PRIMARY KEY, boot_id TEXT NOT NULL, time REAL NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL,
   request_id TEXT, user TEXT, slot INTEGER);

@@ -82,9 +82,10 @@ class HistoryWriter:
             started = newest.time - (newest.uptime or 0.0)
             row = (newest.boot_id, started, newest.engine.model_dump_json(exclude_defaults=True))
             await database.execute("INSERT OR REPLACE INTO boots VALUES (?, ?, ?)", row)
-        await database.execute(
-            _insertion("chunks", [*ChunkInfo.model_fields, "body"]), summarise(frames).model_dump() | {"body": body}
+        chunk = await database.execute(
+            _insertion("chunks", list(ChunkInfo.model_fields)), summarise(frames).model_dump()
         )
+        await database.execute("INSERT INTO bodies VALUES (?, ?)", (chunk.lastrowid, body))
         await database.executemany(
             _insertion("events", ["boot_id", *EVENT_COLUMNS]),
             [{"boot_id": newest.boot_id} | event.model_dump() for event in events],
@@ -183,6 +184,8 @@ class HistoryWriter:
 
     async def _forget(self, before: float) -> None:
         database = self._opened()
+        old = "SELECT id FROM chunks WHERE last_time < ?"
+        await database.execute(f"DELETE FROM bodies WHERE chunk_id IN ({old})", (before,))
         for condition in ("chunks WHERE last_time", "events WHERE time", "requests WHERE ended"):
             await database.execute(f"DELETE FROM {condition} < ?", (before,))
         await database.execute("DELETE FROM boots WHERE boot_id NOT IN (SELECT boot_id FROM chunks)")

@@ -45,7 +45,9 @@ class StallInfo(Part):
     seconds: float | None
     """Until it was resumed or ended; None: not yet."""
     tokens: int | None
-    """Computed tokens that it lost, to be computed again or brought back."""
+    """Computed tokens that lost their place."""
+    swapped: bool = False
+    """Their KV was copied to host memory, to be copied back; False: they were to be computed again."""
 
 
 class GapInfo(Part):

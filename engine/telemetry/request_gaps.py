@@ -31,9 +31,21 @@ class Step:
     """The machine swapped memory about then."""
 
 
+@dataclass(slots=True)
+class Stall:
+    """One preemption; monotonic seconds."""
+
+    began: float
+    tokens: int
+    """Computed tokens that lost their place."""
+    swapped: bool
+    """Their KV was copied to host memory."""
+    ended: float | None = None
+
+
 def explain_gaps(
     tokens: Sequence[Step],
-    stalls: Sequence[tuple[float, float | None, int]],
+    stalls: Sequence[Stall],
     request_id: str,
     arrival: float,
 ) -> dict[str, Any]:
@@ -60,14 +72,13 @@ def explain_gaps(
     }
 
 
-def _cause(
-    before: Step, after: Step, gap: float, stalls: Sequence[tuple[float, float | None, int]], request_id: str
-) -> tuple[Cause, str]:
+def _cause(before: Step, after: Step, gap: float, stalls: Sequence[Stall], request_id: str) -> tuple[Cause, str]:
     """What filled the time between two tokens."""
-    for began, ended, lost in stalls:
-        if began < after.ended and (ended is None or ended > before.ended):
-            stood = (after.ended if ended is None else ended) - began
-            return "preempted", f"a preemption: {stood:.2f} s without room, {lost} tokens lost"
+    for stall in stalls:
+        if stall.began < after.ended and (stall.ended is None or stall.ended > before.ended):
+            stood = (after.ended if stall.ended is None else stall.ended) - stall.began
+            became = "swapped out" if stall.swapped else "lost"
+            return "preempted", f"a preemption: {stood:.2f} s without room, {stall.tokens} tokens {became}"
     prefilled = after.prefill_total - before.prefill_total
     if prefilled:
         users = sorted({user for owner, user, _ in after.prefills if owner != request_id})

@@ -16,7 +16,7 @@ from engine.core.events import Event
 from engine.core.request import Request, StepPlan
 from engine.telemetry.frame import HostInfo
 from engine.telemetry.request_detail import ChangeInfo, ChunkInfo, RequestDetail, StallInfo
-from engine.telemetry.request_gaps import Step, explain_gaps
+from engine.telemetry.request_gaps import Stall, Step, explain_gaps
 
 MOST_ENDED = 200
 """Ended requests that are kept."""
@@ -43,13 +43,6 @@ class _Chunk:
 
 
 @dataclass(slots=True)
-class _Stall:
-    began: float
-    tokens: int
-    ended: float | None = None
-
-
-@dataclass(slots=True)
 class _Record:
     """One request. ``facts`` is what is read from the request itself: now while it lives, once when it ended."""
 
@@ -57,7 +50,7 @@ class _Record:
     arrived: float
     tokens: deque[Step] = field(default_factory=lambda: deque(maxlen=MOST_TOKENS))
     chunks: list[_Chunk] = field(default_factory=list)
-    stalls: deque[_Stall] = field(default_factory=lambda: deque(maxlen=MOST_STALLS))
+    stalls: deque[Stall] = field(default_factory=lambda: deque(maxlen=MOST_STALLS))
     computed: int = 0
     """Most tokens that were ever computed."""
     busy: int | None = None
@@ -134,7 +127,7 @@ class RequestLog:
                 self._leave_queue(record, request, event.time)
                 self._admissions.append((event.time, request.id))
             elif kind == "preempted":
-                record.stalls.append(_Stall(event.time, event.tokens))
+                record.stalls.append(Stall(event.time, event.tokens, event.swapped_bytes > 0))
             elif kind == "resumed":
                 self._end_stall(record, event.time)
             elif kind in ("finished", "cancelled", "failed"):
@@ -194,7 +187,7 @@ class RequestLog:
             del facts["scheduled"]
             ended = facts.pop("ended")
             until = ended if ended is not None else now
-            stalls = [(stall.began, stall.ended, stall.tokens) for stall in record.stalls]
+            stalls = list(record.stalls)
             explained = explain_gaps(list(record.tokens), stalls, request_id, arrival)
             return RequestDetail(
                 **facts,
@@ -212,8 +205,11 @@ class RequestLog:
                     for chunk in record.chunks
                 ),
                 stalls=tuple(
-                    StallInfo(at=began - arrival, seconds=None if end is None else end - began, tokens=tokens)
-                    for began, end, tokens in stalls
+                    StallInfo(
+                        at=stall.began - arrival, seconds=None if stall.ended is None else stall.ended - stall.began,
+                        tokens=stall.tokens, swapped=stall.swapped,
+                    )
+                    for stall in stalls
                 ),
                 changes=tuple(
                     ChangeInfo(at=time - arrival, text=text)
@@ -238,6 +234,7 @@ def _facts(request: Request | None, now: float) -> dict[str, Any]:
         "scheduled": timeline.scheduled,
         "ended": timeline.ended,
         "prompt_tokens": request.num_prompt_tokens,
+        "cached_tokens": request.cached_tokens,
         "output_tokens": request.num_output_tokens,
         "max_tokens": request.sampling.max_tokens,
         "intake": timeline.intake,

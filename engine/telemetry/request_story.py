@@ -30,6 +30,6 @@ def tell(log: RequestLog, frame: Frame, request_id: str) -> RequestDetail | None
     if slot is not None and slot.state != "idle":
         block_size = frame.pool.block_size
         held = None if slot.blocks is None or block_size is None else slot.blocks * block_size
-        known = {"state": slot.state, "kv_tokens": held, "cached_tokens": getattr(slot, "cached_tokens", None)}
+        known = {"state": slot.state, "kv_tokens": held, "cached_tokens": slot.cached_tokens}
         detail = detail.model_copy(update=known)
     return detail.model_copy(update={"why": why(detail)})

@@ -15,6 +15,7 @@ from engine.core.request import StepPlan
 from engine.telemetry.estimate import Pace
 from engine.telemetry.frame import CounterInfo, FrameEvent, WindowInfo
 from engine.telemetry.metrics import Metrics
+from engine.telemetry.refused import RefusedClients
 from engine.telemetry.request_log import RequestLog
 from engine.telemetry.windows import Samples, percentile, percentiles
 
@@ -25,6 +26,10 @@ TEN_MINUTES = 600.0
 RATE_SECONDS = 5.0
 EVENTS_KEPT = 1000
 _ENDS = (EventKind.FINISHED, EventKind.CANCELLED, EventKind.FAILED)
+
+
+def _tokens(number: int) -> str:
+    return "1 token" if number == 1 else f"{number} tokens"
 
 
 class Telemetry:
@@ -45,6 +50,7 @@ class Telemetry:
         self._wait = Samples(TEN_MINUTES)
         self._generated = Samples(TEN_MINUTES)
         self._prompt = Samples(TEN_MINUTES)
+        self._refused = RefusedClients(clock)
         self._windows: tuple[WindowInfo, WindowInfo] | None = None
         self._windows_time = 0.0
         self._started = clock()
@@ -62,9 +68,11 @@ class Telemetry:
         """A generation request arrived; exactly one of the ends below follows."""
         self._count("received")
 
-    def count_invalid(self) -> None:
-        """It ended as the client's own fault (4xx)."""
+    def count_invalid(self, user: str, reason: str) -> None:
+        """It ended as the client's own fault (4xx). ``reason`` holds no client text; it is logged in time."""
         self._count("invalid")
+        with self._lock:
+            self._refused.add(user, reason)
 
     def count_too_long(self, user: str, reason: str) -> None:
         """It ended as invalid because its prompt leaves no room in the context."""
@@ -143,7 +151,8 @@ class Telemetry:
             self._wait.append(event.time, wait)
         self.metrics.queue_wait.observe(wait)
         self._count("cached_tokens", event.request.cached_tokens)
-        cached = f", {event.request.cached_tokens} tokens from the prefix cache" if event.request.cached_tokens else ""
+        hit = event.request.cached_tokens
+        cached = f", {_tokens(hit)} from the prefix cache" if hit else ""
         slot = event.request.slot
         self._log(event, f"{event.request.user} admitted to slot {slot} after {wait:.2f} s in the queue{cached}")
 
@@ -163,7 +172,7 @@ class Telemetry:
         self._count("kv_swap_bytes", event.swapped_bytes)
         times = event.request.num_preemptions
         became = "copied to host memory" if event.swapped_bytes else "thrown away"
-        text = f"{self._who(event)} preempted, the KV pool is full: {event.tokens} tokens {became}"
+        text = f"{self._who(event)} preempted, the KV pool is full: {_tokens(event.tokens)} {became}"
         self._log(event, text + (f", {times} times now" if times > 1 else ""))
         log.info("request %s: %s", event.request.id, text)
 
@@ -171,7 +180,7 @@ class Telemetry:
         self._count("recomputed_tokens", event.tokens)
         self._count("kv_swap_bytes", event.swapped_bytes)
         self._count("stalled_seconds", event.stalled)
-        work = "its KV copied back" if event.swapped_bytes else f"{event.tokens} tokens to compute again"
+        work = "its KV copied back" if event.swapped_bytes else f"{_tokens(event.tokens)} to compute again"
         self._log(event, f"{self._who(event)} resumed after {event.stalled:.2f} s: {work}")
 
     def _finished(self, event: Event) -> None:
@@ -182,7 +191,7 @@ class Telemetry:
         reason = request.finish_reason.value if request.finish_reason else "stop"
         seconds = event.time - request.timeline.arrival
         self.metrics.finished(reason)
-        self._log(event, f"{request.user} finished ({reason}): {request.num_output_tokens} tokens in {seconds:.1f} s")
+        self._log(event, f"{request.user} finished ({reason}): {_tokens(request.num_output_tokens)} in {seconds:.1f} s")
 
     def _cancelled(self, event: Event) -> None:
         request = event.request
@@ -192,7 +201,7 @@ class Telemetry:
             waited = event.time - request.timeline.queued
             self._log(event, f"{request.user} gave up waiting after {waited:.1f} s")
         else:
-            self._log(event, f"{request.user} cancelled after {request.num_output_tokens} tokens")
+            self._log(event, f"{request.user} cancelled after {_tokens(request.num_output_tokens)}")
 
     def _failed(self, event: Event) -> None:
         self._count("failed")
@@ -216,6 +225,10 @@ class Telemetry:
 
     def events_since(self, cursor: int) -> tuple[tuple[FrameEvent, ...], int]:
         """Events logged after ``cursor`` (at most the last 1000) and the new cursor."""
+        with self._lock:
+            refused = self._refused.due()
+        for user, text in refused:
+            self.log("invalid", text, user=user)
         with self._lock:
             count = min(self.event_cursor - cursor, len(self._events))
             return tuple(self._events)[len(self._events) - count :], self.event_cursor

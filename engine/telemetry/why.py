@@ -73,7 +73,9 @@ def _prefill(detail: RequestDetail) -> str:
 def _pause(detail: RequestDetail) -> str:
     if detail.preemptions:
         times = "once" if detail.preemptions == 1 else f"{detail.preemptions} times"
-        again = f", {detail.recomputed_tokens} computed tokens lost" if detail.recomputed_tokens else ""
+        again = f", {detail.recomputed_tokens} tokens computed twice" if detail.recomputed_tokens else ""
+        if any(stall.swapped for stall in detail.stalls):
+            again += ", its KV copied to host memory and back"
         now = detail.state in ("preempted", "swapped")
         paused = (
             f"paused now, {_seconds(detail.stalled or 0)} so far," if now else f"paused {_seconds(detail.stalled or 0)}"

@@ -32,7 +32,7 @@ def install() -> None:
     hosting.ENGINE_COMMAND = engine_process.ENGINE_COMMAND = COMMAND
     app, source = types.ModuleType("console.app"), types.ModuleType("console.sources.engine")
     app.run_console = run_console  # type: ignore[attr-defined]
-    source.EngineSource = lambda socket: socket  # type: ignore[attr-defined]
+    source.EngineSource = lambda socket, **_: socket  # type: ignore[attr-defined]
     sys.modules |= {"console.app": app, "console.sources.engine": source}
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pexpect
 import pytest
 
+from console.sources.process import exit_code as process_end
+from console.sources.process import lives
 from tests.cli.support import DRIVER, PATIENCE, Deck, console_pid, eventually, exit_code, process_runs
 
 
@@ -185,6 +187,39 @@ def test_without_a_usable_terminal_it_says_so_in_one_line_and_serves(deck: Deck,
     terminal.expect_exact("serving on")
     terminal.kill(signal.SIGTERM)
     assert exit_code(terminal) == 0
+
+
+def test_the_launcher_leaves_word_of_how_its_engine_ended(deck: Deck) -> None:
+    terminal = deck.terminal()
+    console_pid(terminal)
+    [engine] = deck.engine_pids()
+    os.kill(engine, signal.SIGKILL)
+    socket = Path(deck.environment["SLOTDECK_SOCKET"])
+    eventually(lambda: process_end(socket, engine) == -signal.SIGKILL)
+    assert not lives(engine)
+    terminal.sendline("quit 1")
+    assert exit_code(terminal) == 1
+
+
+def test_an_engine_that_is_loading_is_not_called_absent(deck: Deck) -> None:
+    serving = pexpect.spawn(
+        sys.executable, [*DRIVER, "serve"], env=deck.environment | {"FAKE_ENGINE": "wait"}, encoding="utf-8",
+        timeout=PATIENCE,
+    )  # fmt: skip
+    try:
+        serving.expect(r"fake engine (\d+)")
+        assert serving.match is not None
+        pid = serving.match.group(1)
+        serving.expect_exact("loading")
+        terminal = deck.terminal("attach")
+        terminal.expect_exact(f"pid {pid}, is still loading")
+        assert exit_code(terminal) == 4
+        for command in (["load", "--duration", "1"], ["top", "--once"]):
+            result = deck.without_terminal(*command)
+            assert (result.returncode, f"pid {pid}, is still loading" in result.stderr) == (4, True)
+    finally:
+        serving.kill(signal.SIGKILL)
+        serving.close(force=True)
 
 
 def test_attach_needs_an_engine_and_a_terminal(deck: Deck) -> None:

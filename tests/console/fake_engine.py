@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 from engine.settings import SETTINGS
 from engine.telemetry.frame import Frame
@@ -79,7 +80,8 @@ class FakeEngine:
                 document = json.loads(body) if body else None
                 self.calls.append((method, path, document))
                 if path.startswith("/admin/stream"):
-                    rate = self.rate or float(path.partition("rate=")[2] or 4)
+                    asked = parse_qs(path.partition("?")[2])
+                    rate = self.rate or float(asked.get("rate", ["4"])[0])
                     await self._stream(writer, rate)
                     break
                 status, answer = self.answer(method, path, document)

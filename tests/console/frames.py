@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from engine.settings import LiveSettings
 from engine.telemetry.frame import (
     CounterInfo,
     EngineInfo,
@@ -79,10 +80,16 @@ def steady_slots(step: int = 0) -> tuple[SlotInfo, ...]:
     )  # fmt: skip
 
 
+def limits_of(**changes: Any) -> LimitInfo:
+    """The settings in force."""
+    values = LiveSettings().model_dump() | {"revision": 3, "budget_in_force": 64}
+    return LimitInfo(**(values | changes))
+
+
 def frame(**changes: Any) -> Frame:
     """A steady engine, with ``changes`` put over its fields."""
     slots = changes.pop("slots", steady_slots())
-    limits = changes.pop("limits", LimitInfo(revision=3, slots=4, context=2048, queue=16, budget=64, mode="continuous"))
+    limits = changes.pop("limits", limits_of())
     live = sum((slot.computed_tokens or 0) for slot in slots)
     waiting = changes.pop("waiting", ())
     values: dict[str, Any] = {
@@ -161,7 +168,7 @@ def empty() -> Frame:
 
 def draining() -> Frame:
     """Slots were lowered from 4 to 2 while four ran."""
-    limits = LimitInfo(revision=4, slots=2, context=2048, queue=16, budget=64, mode="continuous")
+    limits = limits_of(revision=4, slots=2)
     return nearly_full().model_copy(update={"limits": limits})
 
 
@@ -172,7 +179,7 @@ def busy(step: int, slots: int = 20) -> Frame:
                  itl_p95=0.08 + 0.001 * ((step + i) % 30))
         for i in range(slots)
     )  # fmt: skip
-    limits = LimitInfo(revision=3, slots=slots, context=1024, queue=16, budget=64, mode="continuous")
+    limits = limits_of(slots=slots, context=1024, kv_tokens=slots * 1024)
     live = sum((row.computed_tokens or 0) for row in rows)
     total = slots * 1024
     return frame(

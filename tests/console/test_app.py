@@ -204,10 +204,11 @@ async def test_the_panel_lists_all_settings_and_takes_one_in_hand() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "slots 3/4")
         await pilot.press("o")
+        await seen(pilot, "● decode")
         for name in LIVE_SETTINGS:
             await seen(pilot, name)
-        await seen(pilot, "● decode")
-        await pilot.press("j", "j", "enter")
+            await pilot.press("j")
+        await pilot.press("g", "j", "j", "enter")
         await seen(pilot, f"{LIVE_SETTINGS[2]} 16")
         await pilot.press("plus")
         await seen(pilot, f"{LIVE_SETTINGS[2]} 16→17")

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.consequences import consequence
-from console.knobs import KNOBS, Knobs, bounds, stepped
+from console.knobs import LIVE_SETTINGS, SETTLED_AFTER, Knobs, bounds, choices, shown, stepped
 from console.sources.base import Answer
+from engine.telemetry.frame import Frame
 from tests.console import frames
 from tests.console.helpers import confirmed
 
@@ -22,13 +23,44 @@ def turned(name: str, *digits: str) -> Knobs:
     return knobs
 
 
-@given(st.sampled_from(KNOBS), st.integers(0, 1 << 20), st.sampled_from([1, -1]))
+@given(
+    st.sampled_from([name for name in LIVE_SETTINGS if not choices(name)]),
+    st.integers(0, 1 << 20),
+    st.sampled_from([1, -1]),
+)
 def test_steps_stay_in_bounds_and_go_the_right_way(name: str, value: int, direction: int) -> None:
     low, high = bounds(name)
     value = max(low, min(high, value))
     after = stepped(name, value, direction)
+    assert isinstance(after, int)
     assert low <= after <= high
     assert after == value or (after > value) == (direction > 0)
+
+
+def test_choices_and_switches_go_round() -> None:
+    assert stepped("mode", "serial", 1) == "static"
+    assert stepped("mode", "continuous", 1) == "serial"
+    assert stepped("mode", "serial", -1) == "continuous"
+    assert stepped("prefix_cache", True, 1) is False
+    assert stepped("prefix_cache", False, -1) is True
+    assert (shown("prefix_cache", True), shown("mode", "static"), shown("queue", None)) == ("on", "static", "–")
+
+
+def test_bytes_and_milliseconds_go_by_steps_that_fit_them() -> None:
+    assert stepped("swap_space", 1 << 30, 1) == (1 << 30) + (512 << 20)
+    assert stepped("swap_space", 0, 1) == 64 << 20
+    assert shown("swap_space", 1 << 30) == "1 GiB"
+    assert stepped("itl_target", 0, 1) == 10
+    assert stepped("kv_tokens", 8192, -1) == 7168
+
+
+def test_a_choice_is_typed_by_its_place() -> None:
+    knobs = turned("mode", "1")
+    assert knobs.edit is not None
+    assert knobs.edit.words == "mode continuous→serial"
+    order = knobs.apply()
+    assert order is not None
+    assert order[0].after == "serial"
 
 
 def test_budget_doubles_and_context_goes_by_256() -> None:
@@ -123,6 +155,69 @@ def test_a_restart_forgets_what_could_be_taken_back() -> None:
     assert knobs.undo() is None
 
 
+def unanswered() -> Knobs:
+    """Slots 4→8 was sent and no answer came, as from an engine that was stopped and continued."""
+    knobs = turned("slots", "8")
+    knobs.apply()
+    knobs.answered(Answer(False, message="the engine has said nothing for 5 s", unknown=True))
+    return knobs
+
+
+def after(frame: Frame, seconds: float) -> Frame:
+    return frame.model_copy(update={"uptime": (frame.uptime or 0) + seconds})
+
+
+def test_a_change_without_an_answer_is_settled_by_the_next_frames_and_can_be_taken_back() -> None:
+    knobs = unanswered()
+    assert knobs.pending is not None
+    assert knobs.message == ""
+    knobs.see(frames.steady())
+    assert knobs.pending is not None
+    knobs.see(confirmed(frames.steady(), 4, slots=8))
+    assert (knobs.pending, knobs.message, knobs.failed) == (None, "slots 4→8 in force", False)
+    order = knobs.undo()
+    assert order is not None
+    assert (order[0].after, order[1]) == (4, 4)
+    knobs.answered(Answer(False, unknown=True))
+    knobs.see(confirmed(frames.steady(), 5))
+    assert knobs.message == "slots 8→4 taken back"
+    assert knobs.undo() is None
+
+
+def test_a_change_that_never_reached_the_engine_is_said_not_to_be_in_force() -> None:
+    knobs = unanswered()
+    knobs.see(frames.steady())
+    knobs.see(after(frames.steady(), SETTLED_AFTER))
+    assert knobs.pending is None
+    assert knobs.message == "slots 4→8: not in force, the engine has not answered"
+    assert knobs.failed
+    assert knobs.undo() is None
+
+
+def test_a_change_that_is_taken_up_late_is_noticed_all_the_same() -> None:
+    knobs = unanswered()
+    knobs.see(frames.steady())
+    knobs.see(after(frames.steady(), SETTLED_AFTER))
+    knobs.see(confirmed(frames.steady(), 4, slots=8))
+    assert (knobs.message, knobs.failed) == ("slots 4→8 in force", False)
+    assert knobs.undo() is not None
+
+
+def test_a_change_without_an_answer_that_lost_against_another_hand_says_so() -> None:
+    knobs = unanswered()
+    knobs.see(confirmed(frames.steady(), 4, queue=2))
+    assert knobs.pending is None
+    assert "another hand" in knobs.message
+    assert knobs.undo() is None
+
+
+def test_a_change_without_an_answer_is_not_in_force_in_an_engine_that_was_started_anew() -> None:
+    knobs = unanswered()
+    knobs.see(frames.steady().model_copy(update={"boot_id": "boot-2"}))
+    assert knobs.pending is None
+    assert "started anew" in knobs.message
+
+
 def test_digits_replace_and_backspace_returns() -> None:
     knobs = turned("budget", "0", "2", "5", "6")
     assert knobs.edit is not None
@@ -152,6 +247,38 @@ def test_digits_replace_and_backspace_returns() -> None:
 def test_consequences(name: str, value: int, picture: object, text: str, level: str) -> None:
     said = consequence(name, value, picture())  # type: ignore[operator]
     assert (said.text, said.level) == (text, level)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text", "level"),
+    [
+        ("mode", "serial", "after the 3 now running: one request at a time, all others wait", "warn"),
+        ("mode", "static", "latecomers wait until all of it is done", "warn"),
+        ("kv_tokens", 1024, "less than one context of 2048, the engine will refuse it", "critical"),
+        ("kv_tokens", 16384, "755 MB; 4 x 2048 = 8.2k fits", "ok"),
+        ("kv_tokens", 4096, "189 MB; 4 x 2048 = 8.2k > pool 4.1k, preemption possible", "warn"),
+        ("preemption", "swap", "copied to host memory and back (RAM to RAM on a CPU), up to 94 MB each way", "ok"),
+        ("preemption", "recompute", "loses its KV and is computed again", "ok"),
+        ("swap_space", 0, "no room to swap", "warn"),
+        ("swap_space", 1 << 40, "more than the 24 GB of memory that are free", "critical"),
+        ("prefix_cache", False, "every prompt is computed whole", "warn"),
+        ("prefix_sharing", True, "one can tell by the time what another sent", "warn"),
+        ("itl_target", 50, "below today's p95 of 96 ms: prefill is cut", "warn"),
+        ("itl_target", 0, "off: each step prefills up to the budget of 64", "ok"),
+    ],
+)  # fmt: skip
+def test_consequences_of_the_other_settings(name: str, value: object, text: str, level: str) -> None:
+    said = consequence(name, value, frames.steady())  # type: ignore[arg-type]
+    assert text in said.text
+    assert said.level == level
+
+
+def test_every_live_setting_has_a_consequence_of_its_own() -> None:
+    for name in LIVE_SETTINGS:
+        values = choices(name) or (bounds(name)[0], bounds(name)[1])
+        said = [consequence(name, value, frames.steady()).text for value in values]
+        assert all(said)
+        assert len({*said}) > 1, name
 
 
 def test_the_wait_that_a_budget_adds_comes_from_measured_prefills() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+
 import pytest
 
 from console.screens.live import LiveState, compose_live
 from console.screens.page import Chrome
+from console.sources.base import Disconnected, EngineEnd
 from console.status import Status
 from console.store import Store, View
 from console.widgets.cells import plain
+from console.widgets.events import event_lines
 from console.widgets.selection import Choice
 from engine.telemetry.frame import Frame
 from tests.console import frames
@@ -76,6 +81,12 @@ def test_waiting_beside_a_free_slot_says_that_the_pool_is_what_they_wait_for() -
     assert any("waiting 2 for KV room" in line and "TTFT of the last 20" in line for line in lines_of(tight))
 
 
+@pytest.mark.parametrize(("mode", "text"), [("static", "for the batch to end"), ("serial", "for the one running")])
+def test_who_waits_for_the_way_of_batching_is_told_so(mode: str, text: str) -> None:
+    frame = frames.frame(waiting=frames.WAITING, limits=frames.limits_of(mode=mode))
+    assert any(f"waiting 2 {text}" in line for line in lines_of(frame))
+
+
 def test_sec_01_an_insecure_bind_is_a_standing_warning() -> None:
     frame = frames.steady()
     insecure = frame.model_copy(update={"engine": frame.engine.model_copy(update={"insecure": True})})
@@ -88,6 +99,68 @@ def test_an_empty_engine_says_how_to_begin() -> None:
     assert "press L" in text
     assert "curl" in text
     assert "…" not in text
+
+
+def test_the_first_request_can_be_pasted_where_keys_are_required() -> None:
+    frame = frames.empty()
+    engine = frame.engine.model_copy(update={"url": "http://192.168.178.20:8000", "keys_required": True})
+    lines = lines_of(frame.model_copy(update={"engine": engine}), can_load=True)
+    start = next(i for i, line in enumerate(lines) if "curl " in line)
+    words = shlex.split("\n".join(line.strip() for line in lines[start : start + 3]).replace("\\\n", ""))
+    assert words[:2] == ["curl", "http://192.168.178.20:8000/v1/chat/completions"]
+    assert words[words.index("-H") + 1] == "Authorization: Bearer KEY"
+    body = json.loads(words[words.index("-d") + 1])
+    assert (body["temperature"], body["max_tokens"]) == (0, 64)
+    assert body["messages"][0]["role"] == "user"
+    assert "Bearer" not in "\n".join(lines_of(frames.empty()))
+
+
+def test_requests_that_clients_got_wrong_are_counted_once_there_are_any() -> None:
+    frame = frames.steady()
+    assert not any("invalid" in line for line in lines_of(frame))
+    counters = frame.counters.model_copy(update={"invalid": 12})
+    assert any("invalid 12" in line and "rejected 0" in line and "preempted 0" in line
+               for line in lines_of(frame.model_copy(update={"counters": counters})))  # fmt: skip
+
+
+def test_a_narrow_event_log_goes_on_below_instead_of_cutting_numbers() -> None:
+    view = view_of(
+        frames.frame(
+            events=(
+                frames.event(
+                    3, "preempted", "kitchen (slot 11) preempted, the KV pool is full: 1840 tokens thrown away"
+                ),
+                frames.event(2, "finished", "kitchen finished (length): 1244 tokens in 119.2 s"),
+            )
+        )
+    )
+    rows = [plain(line) for line in event_lines(view.events, 39, 12)]
+    text = " ".join(" ".join(rows).split())
+    assert "KV pool is full: 1840 tokens thrown away" in text
+    assert "1244 tokens in 119.2 s" in text
+    assert "…" not in text
+
+
+@pytest.mark.parametrize("how", ["signal 9, out of memory?", "exit code 70, a step hung", ""])
+def test_an_engine_that_ended_is_said_in_one_line_of_80(how: str) -> None:
+    store = Store()
+    store.apply(frames.steady())
+    store.apply(Disconnected("the engine has ended", end=EngineEnd(how)))
+    lines = [plain(line) for line in compose_live(store.view, Chrome(), 80, 24)]
+    [line] = [line for line in lines if "ENGINE ENDED" in line]
+    assert how in line
+    assert line.rstrip().endswith("q leaves; slotdeck starts a new one")
+    assert store.view.events[-1].text == "the engine has ended"
+    store.apply(frames.steady())
+    assert not any("ENGINE ENDED" in plain(line) for line in compose_live(store.view, Chrome(), 80, 24))
+
+
+def test_the_reason_of_a_lost_connection_comes_before_what_may_be_cut() -> None:
+    store = Store()
+    store.apply(frames.steady())
+    store.apply(Disconnected("no engine answers at /home/somebody/with/a/long/path/runtime/slotdeck/engine.sock"))
+    lines = [plain(line) for line in compose_live(store.view, Chrome(disconnected_for=65), 80, 24)]
+    assert any("DISCONNECTED 01:05  reconnecting; no engine answers at /home" in line for line in lines)
 
 
 def test_more_slots_than_rows_scroll_and_say_what_is_hidden() -> None:
@@ -114,7 +187,7 @@ def test_wide_terminals_put_latency_and_events_beside_the_slots() -> None:
     lines = lines_of(frames.preempting(), 120, 36)
     slot = next(line for line in lines if " 0  ● decode" in line)
     assert "│" in slot
-    assert any("│ events" in line for line in lines)
+    assert any(line.startswith(" events") for line in lines)  # under the slots, where there is more room
     assert any("ITL" in line and "1.43s" in line and "│" in line for line in lines)
 
 
@@ -127,7 +200,7 @@ def test_disconnection_keeps_the_last_view_and_says_why() -> None:
     store.apply(frames.steady())
     store.apply(GONE)
     lines = [plain(line) for line in compose_live(store.view, Chrome(disconnected_for=65), 120, 36)]
-    assert any("DISCONNECTED 01:05  no engine answers" in line and "reconnecting" in line for line in lines)
+    assert any("DISCONNECTED 01:05  reconnecting; no engine answers" in line for line in lines)
     assert any("● decode" in line for line in lines)
 
 

@@ -17,6 +17,7 @@ from console.screens.request import compose_request
 from console.store import Store
 from console.widgets.cells import line_width, plain
 from console.widgets.life import phases
+from engine.telemetry.frame import SlotInfo
 from engine.telemetry.request_detail import CAUSE_LETTERS, ChunkInfo, GapInfo, RequestDetail, StallInfo
 from tests.console import frames
 from tests.console.helpers import console, screen_text, seen, until
@@ -80,6 +81,23 @@ async def test_enter_opens_the_selected_request_and_esc_comes_back() -> None:
         await seen(pilot, "no such request runs, waits or ended lately")
         await pilot.press("escape")
         await seen(pilot, "KV pool")
+
+
+async def test_enter_on_a_free_slot_opens_the_request_that_had_it_last() -> None:
+    app, source = console(frames.steady())
+    source.details["r0"] = RECORDED.model_copy(update={"request_id": "r0", "user": "laptop"})
+    async with app.run_test(size=(80, 24)) as pilot:
+        await seen(pilot, "slots 3/4")
+        slots = (SlotInfo(slot=0), *frames.steady_slots()[1:])
+        for second in (1, 2):
+            source.give(frames.frame(slots=slots, time=frames.START + second))
+        await seen(pilot, "0  · idle")
+        await pilot.press("j", "enter")
+        await seen(pilot, "✓ finished (stop)  slot 1  laptop  r0")
+        await pilot.press("escape", "j", "j", "j", "enter")
+        await seen(pilot, "nobody had this slot")
+        await pilot.press("K")
+        await seen(pilot, "this slot is free")
 
 
 async def test_cancel_on_the_request_screen_asks_too() -> None:

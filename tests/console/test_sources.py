@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from console.sources.base import Disconnected, Update
+from console.sources.base import Disconnected, EngineEnd, Update
 from console.sources.engine import FIRST_PAUSE, LONGEST_PAUSE, EngineSource
+from console.sources.process import record_end
 from console.sources.recording import RecordingSource, read_frames, write_frames
 from engine.telemetry.frame import Frame, WindowInfo
 from tests.console import frames
@@ -91,6 +92,77 @@ async def test_commands_without_an_engine_answer_instead_of_raising(socket: Path
     answer = await EngineSource(socket).change({"slots": 8}, None)
     assert not answer.ok
     assert "no engine answers" in (answer.message or "")
+
+
+def told(socket: Path, pid: int | None) -> FakeEngine:
+    """An engine that says it is process ``pid``."""
+    steady = frames.steady()
+    engine = steady.engine.model_copy(update={"pid": pid})
+    return FakeEngine(socket, lambda _step: steady.model_copy(update={"engine": engine, "event_cursor": 17}))
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [(-9, "signal 9, out of memory?"), (70, "exit code 70, a step hung"), (0, "it was stopped"), (None, "")],
+)
+async def test_an_engine_that_died_is_told_from_a_lost_connection(socket: Path, code: int | None, how: str) -> None:
+    process = await asyncio.create_subprocess_exec("sleep", "60")
+    log = socket.with_name("engine.log")
+    updates = EngineSource(socket, log=log, sleep=no_pause).updates()
+    async with told(socket, process.pid) as engine:
+        await take(updates, 1)
+        engine_lives = await lost(updates, engine)
+        process.kill()
+        await process.wait()
+        assert engine_lives.end is None
+        if code is not None:
+            record_end(socket, process.pid, code)
+        [gone] = await take(updates, 1)
+    assert isinstance(gone, Disconnected)
+    assert gone.end == EngineEnd(how, code == 0, log)
+
+
+async def no_pause(_seconds: float) -> None:
+    await asyncio.sleep(0)
+
+
+async def lost(updates: AsyncIterator[Update], engine: FakeEngine) -> Disconnected:
+    """End the connection; what the source says then."""
+    await engine.stop()
+    while True:
+        [update] = await take(updates, 1)
+        if isinstance(update, Disconnected):
+            return update
+
+
+async def test_an_engine_in_a_container_is_never_said_to_be_dead(socket: Path) -> None:
+    """Its pid means nothing on this side."""
+    updates = EngineSource(socket, sleep=no_pause).updates()
+    async with told(socket, 1 << 30) as engine:
+        await take(updates, 1)
+        assert (await lost(updates, engine)).end is None
+
+
+async def test_a_new_connection_goes_on_with_the_events_after_the_last_frame(socket: Path) -> None:
+    updates = EngineSource(socket, sleep=no_pause).updates()
+    async with told(socket, None) as engine:
+        await take(updates, 1)
+        await lost(updates, engine)
+    async with told(socket, None) as engine:
+        while not isinstance((await take(updates, 1))[0], Frame):
+            pass
+        assert ("GET", "/admin/stream?rate=4&boot_id=boot-1&events_after=17", None) in engine.calls
+
+
+async def test_a_change_without_an_answer_is_neither_done_nor_refused(socket: Path) -> None:
+    class Mute(FakeEngine):
+        def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
+            raise ConnectionError
+
+    async with Mute(socket):
+        answer = await EngineSource(socket).change({"slots": 8}, 3)
+    assert (answer.ok, answer.unknown) == (False, True)
+    assert not (await EngineSource(socket).change({"slots": 8}, 3)).unknown
 
 
 async def test_an_answer_that_is_not_ours_is_a_sentence(socket: Path) -> None:

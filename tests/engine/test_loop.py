@@ -434,3 +434,54 @@ def test_several_answers_are_submitted_together(bench: Bench) -> None:
     with pytest.raises(QueueFullError):
         bench.loop.submit(*(Request(str(i), "user", [1], params, Timeline(now, now)) for i in range(5)))
     assert bench.loop.num_in_flight == 2
+
+
+@pytest.mark.parametrize("where", ["plan", "commit", "result"])
+def test_con_16_a_fault_of_the_loop_itself_is_told_to_everybody(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(slots=1)
+    bench.runner.allow(0)
+    bench.loop.start()
+    for name in "abc":
+        bench.submit(name, output=50)
+    bench.steps(0)
+
+    def broken(*_arguments: object) -> None:
+        raise KeyError("injected")
+
+    if where == "result":
+        monkeypatch.setattr(bench.runner, "run", lambda plan: StepResult())
+        bench.release()
+    else:
+        monkeypatch.setattr(bench.loop._scheduler, where, broken)
+        bench.release()
+    bench.wait_for_end(*"abc")
+    health, reason = bench.loop.health()
+    assert health == "fault"
+    assert "KeyError" in (reason or "")
+    with pytest.raises(EngineUnavailableError):
+        bench.submit("d")
+    with pytest.raises(SettingsError):
+        bench.loop.change({"kv_tokens": 1024}, revision=None, source="test")
+
+
+def test_a_fault_while_the_pool_grows_changes_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_memory(_num_blocks: int) -> None:
+        raise MemoryError("no memory for the pool")
+
+    monkeypatch.setattr(bench.runner, "resize", out_of_memory)
+    with pytest.raises(SettingsError, match="no memory for the pool"):
+        bench.loop.change({"kv_tokens": 1024}, revision=None, source="test")
+    bench.submit("a")
+    bench.wait_for_end("a")
+    assert bench.loop.pool_tokens == 512
+
+
+def test_a_failed_step_forgets_host_copies_and_cached_prefixes(bench: Bench) -> None:
+    bench.submit("a", prompt=40)
+    bench.wait_for_end("a")
+    assert (bench.loop.frame(0, 0)[0].pool.cached or 0) > 0
+    bench.runner.faults = 1
+    bench.submit("b")
+    bench.wait_for_end("b")
+    assert bench.runner.forgotten == 1
+    assert bench.loop.frame(0, 0)[0].pool.cached == 0

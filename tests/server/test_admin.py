@@ -45,6 +45,56 @@ def test_frame_stream_carries_each_event_once(server: RunningServer) -> None:
     assert kinds == ["admitted", "first_token", "finished"]
 
 
+def test_frame_stream_goes_on_after_the_events_that_were_seen(server: RunningServer) -> None:
+    """A console that lost its connection misses nothing."""
+
+    def first(query: str) -> Frame:
+        with server.admin.stream("GET", f"/admin/stream?rate=10{query}") as response:
+            return Frame.model_validate_json(next(response.iter_lines()))
+
+    seen = first("")
+    assert seen.event_cursor is not None
+    changed = server.admin.patch("/admin/settings", json={"changes": {"slots": 3}, "source": "console"})
+    assert changed.status_code == 200
+    where = f"&events_after={seen.event_cursor}"
+    again = first(f"&boot_id={seen.boot_id}{where}")
+    assert [event.kind for event in again.events] == ["setting_changed"]
+    assert again.event_cursor == seen.event_cursor + 1
+    assert first(f"&boot_id={seen.boot_id}&events_after={again.event_cursor}").events == ()
+    assert first(f"&boot_id={seen.boot_id}&events_after=999999").events == ()
+    assert first(f"&boot_id=another{where}").events == ()  # the count of an engine that is gone
+    assert first(where).events == ()
+    refused = server.admin.get("/admin/stream?events_after=-1")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (422, "events_after")
+
+
+def test_invalid_requests_are_counted_and_said_without_any_text_of_the_client(server: RunningServer) -> None:
+    with server.admin.stream("GET", "/admin/stream?rate=10") as response:
+        lines = response.iter_lines()
+        next(lines)
+        assert server.chat("secret-text", temperature=99).status_code == 400
+        events: list[str] = []
+        while not events:
+            events += [event.text for event in Frame.model_validate_json(next(lines)).events]
+    assert len(events) == 1
+    assert "a request refused as invalid: 'temperature' must be" in events[0]
+    assert "secret-text" not in events[0]
+    assert server.frame().counters.invalid == 1
+
+
+def test_what_is_logged_about_a_refusal_never_quotes_the_client(server: RunningServer) -> None:
+    with server.admin.stream("GET", "/admin/stream?rate=10") as response:
+        lines = response.iter_lines()
+        next(lines)
+        refused = server.chat([{"type": "secret-type", "text": "x"}])
+        assert "secret-type" in refused.json()["error"]["message"]  # whoever sent it may read it
+        events: list[str] = []
+        while not events:
+            events += [event.text for event in Frame.model_validate_json(next(lines)).events]
+    assert "'messages[0].content[0]' is no text" in events[0]
+    assert "secret" not in events[0]
+
+
 @pytest.mark.parametrize("rate", ["0", "0.1", "11", "x", "nan", "inf"])
 def test_frame_stream_rate_is_checked(server: RunningServer, rate: str) -> None:
     response = server.admin.get(f"/admin/stream?rate={rate}")

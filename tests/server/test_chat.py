@@ -24,6 +24,11 @@ def text_of(chunks: list[Any]) -> str:
     return "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
 
 
+def billed(usage: dict[str, Any]) -> dict[str, int]:
+    """What does not depend on what the prefix cache happened to hold."""
+    return {name: value for name, value in usage.items() if name != "prompt_tokens_details"}
+
+
 def test_answer(server: RunningServer) -> None:
     answer = server.chat("say: hello world").json()
     assert answer["object"] == "chat.completion"
@@ -46,7 +51,7 @@ def test_stream_has_role_text_reason_and_usage(server: RunningServer) -> None:
     *_, last, usage = chunks
     assert last["choices"][0]["finish_reason"] == "stop"
     assert usage["choices"] == []
-    assert usage["usage"] == server.chat("say: hello world").json()["usage"]
+    assert billed(usage["usage"]) == billed(server.chat("say: hello world").json()["usage"])
     assert {chunk["id"] for chunk in chunks} == {chunks[0]["id"]}
     assert all(chunk["usage"] is None for chunk in chunks[:-1])
 
@@ -105,6 +110,17 @@ def test_a_stop_string_ends_an_endless_answer_in_the_engine_too(server: RunningS
     assert server.chat("forever", stop=["la la la"], max_tokens=400).json()["choices"][0]["finish_reason"] == "stop"
     frame = server.idle()
     assert frame.counters.finished == before + 1
+
+
+def test_usage_tells_what_the_prefix_cache_saved(server: RunningServer) -> None:
+    prompt = "say: what nobody has asked before " * 6
+    first, again = (server.chat(prompt, max_tokens=2).json()["usage"] for _ in range(2))
+    cached = again["prompt_tokens_details"]["cached_tokens"]
+    assert first["prompt_tokens_details"]["cached_tokens"] < 32 <= cached < again["prompt_tokens"]
+    assert cached % 16 == 0
+    assert billed(first) == billed(again)
+    stream = server.chat(prompt, max_tokens=2, stream=True, stream_options={"include_usage": True})
+    assert events(stream)[-1]["usage"] == again
 
 
 def test_req_26_length_for_either_limit(server: RunningServer) -> None:

@@ -111,3 +111,19 @@ def test_logprobs_are_those_of_transformers(engine: RealEngine, text: TextModel)
             best = [alternative.logprob for alternative in entry.top_logprobs]
             assert best == pytest.approx(expected[position].topk(20).values.tolist(), abs=2e-3)
             assert sum(map(math.exp, best)) <= 1.001
+
+
+def test_n_answers_are_those_of_their_seeds(engine: RealEngine) -> None:
+    fields: dict[str, Any] = {"temperature": 1.0, "max_tokens": 16}
+    solo = [written(engine, POEM, seed=20 + index, **fields) for index in range(3)]
+    together = ask(engine, POEM, seed=20, n=3, **fields)
+    assert [choice.index for choice in together.choices] == [0, 1, 2]
+    assert [choice.message.content for choice in together.choices] == solo
+    assert len(set(solo)) == 3
+    assert together.usage.completion_tokens == 48
+    assert together.usage.prompt_tokens_details.cached_tokens > 0
+    streamed = dict.fromkeys(range(3), "")
+    for chunk in ask(engine, POEM, seed=20, n=3, stream=True, **fields):
+        for choice in chunk.choices:
+            streamed[choice.index] += choice.delta.content or ""
+    assert list(streamed.values()) == solo

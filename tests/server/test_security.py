@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from engine.server.keys import KeyRing, load_api_keys
-from engine.server.listeners import ListenError, open_listeners
+from engine.server.listeners import ListenError, open_listeners, reachable_host
 from engine.server.security import HostRule
 from engine.settings import SettingsError, StartSettings
 from tests.server.harness import RunningServer, running
@@ -115,6 +115,17 @@ def test_sec_02_on_an_open_bind_the_address_that_was_called_is_a_name_of_ours() 
     assert not rule.allows("192.168.1.8", "192.168.1.7")
     assert rule.allows("nas.local", "192.168.1.7")
     assert not rule.allows("evil.example", "192.168.1.7")
+    assert rule.allows("192.168.1.5", "::ffff:192.168.1.5")  # as a socket for both families writes it
+    assert not rule.allows("192.168.1.6", "::ffff:192.168.1.5")
+    assert not HostRule("::", []).allows("", None)
+
+
+def test_the_request_of_the_first_screen_needs_no_content_type(server: RunningServer) -> None:
+    """curl -d says application/x-www-form-urlencoded; without an Origin no page can have sent it."""
+    body = '{"temperature":0,"max_tokens":64,\n       "messages":[{"role":"user","content":"say: hello"}]}'
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    answer = server.client.post("/v1/chat/completions", content=body, headers=headers)
+    assert answer.status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -238,7 +249,8 @@ def test_sec_01_an_open_bind_needs_keys(tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match="--api-key"):
             open_listeners(StartSettings(host=host, port=0, socket=tmp_path / "s"))
     with open_listeners(StartSettings(host="0.0.0.0", port=0, socket=tmp_path / "s", api_key=["a=b"])) as listeners:
-        assert listeners.url.startswith("http://0.0.0.0:")
+        assert "0.0.0.0" not in listeners.url  # no client could use that
+        assert reachable_host("0.0.0.0") in listeners.url
 
 
 def test_key_file(tmp_path: Path) -> None:

@@ -259,6 +259,9 @@ async def test_the_oldest_goes_by_age(recording: Recording) -> None:
     assert [record.request_id for record in recording.history.requests(0, FOREVER)] == ["b"]
     assert recording.history.counts()["frames"] == 1
     assert all(event.user != "a" for event in recording.history.events(0, FOREVER))
+    with recording.tables() as tables:
+        assert tables.execute("SELECT count(*) FROM bodies").fetchone() == (1,)
+    tables.close()
 
 
 async def test_the_oldest_goes_by_size_and_the_file_shrinks(tmp_path: Path) -> None:

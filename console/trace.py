@@ -1,0 +1,124 @@
+"""The last ten minutes, one sample a second: what plots and the slot timeline draw.
+
+A :class:`Trace` is immutable and equal only to itself, so that what is drawn from it can be kept until the next one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from console.knobs import LIVE_SETTINGS, words
+from engine.telemetry.frame import Frame, LimitInfo, SlotState
+
+SECONDS = 600
+"""Samples kept."""
+
+_LOUDNESS: dict[SlotState, int] = {"idle": 0, "decode": 1, "held": 2, "prefill": 3, "swapped": 4, "preempted": 5}
+"""Of the states that a slot had within a second the one that says most is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Who held a slot in a second."""
+
+    state: SlotState
+    request_id: str | None
+    user: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Second:
+    """One sample; ``None`` is unknown. Latencies in seconds over the 60 s before, rates per second over 5 s."""
+
+    time: float
+    """Wall clock."""
+    ttft_p95: float | None
+    itl_p95: float | None
+    generated: float | None
+    prompt: float | None
+    pool_share: float | None
+    """Live part of the KV pool, 0 to 1."""
+    os_swap: float | None
+    """Bytes per second, in and out."""
+    preempted: int
+    """Preemptions since the sample before."""
+    slots: dict[int, Mark]
+    """Slots that were held."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Oldest first."""
+
+    seconds: tuple[Second, ...] = ()
+    changes: tuple[tuple[float, str], ...] = ()
+    """Wall clock and words of each setting that changed: ``slots 4→8``."""
+
+
+class Tracer:
+    """Takes every frame; :attr:`trace` is another one once a second."""
+
+    def __init__(self) -> None:
+        self.trace = Trace()
+        self._seconds: deque[Second] = deque(maxlen=SECONDS)
+        self._changes: deque[tuple[float, str]] = deque(maxlen=SECONDS)
+        self._marks: dict[int, Mark] = {}
+        self._preemptions: int | None = None
+        self._limits: LimitInfo | None = None
+
+    def restart(self) -> None:
+        """Another engine: its counters and settings begin anew, what was drawn stays."""
+        self._preemptions = self._limits = None
+
+    def add(self, frame: Frame) -> None:
+        """Take a frame."""
+        self._see_limits(frame)
+        for slot in frame.slots:
+            before = self._marks.get(slot.slot)
+            if slot.state != "idle" and (before is None or _LOUDNESS[before.state] <= _LOUDNESS[slot.state]):
+                self._marks[slot.slot] = Mark(slot.state, slot.request_id, slot.user)
+        last = self._seconds[-1].time if self._seconds else None
+        if last is not None and 0 <= frame.time - last < 1:
+            return
+        if last is not None and frame.time < last:  # the clock was set back, or a recording begins again
+            self._seconds.clear()
+        self._seconds.append(self._second(frame))
+        self._marks = {}
+        self.trace = Trace(tuple(self._seconds), tuple(self._changes))
+
+    def _see_limits(self, frame: Frame) -> None:
+        before, self._limits = self._limits, frame.limits
+        if before is None or before.revision == frame.limits.revision:
+            return
+        changed = changed_settings(before, frame.limits)
+        self._changes.extend((frame.time, text) for text in changed)
+
+    def _second(self, frame: Frame) -> Second:
+        pool, host, total = frame.pool, frame.host, frame.counters.preemptions
+        preempted = 0 if total is None or self._preemptions is None else max(0, total - self._preemptions)
+        self._preemptions = total
+        swaps = [value for value in (host.os_swap_in, host.os_swap_out) if value is not None]
+        return Second(
+            time=frame.time,
+            ttft_p95=frame.minute.ttft_p95,
+            itl_p95=frame.minute.itl_p95,
+            generated=frame.generated_per_second,
+            prompt=frame.prompt_per_second,
+            pool_share=pool.live / pool.total if pool.live is not None and pool.total else None,
+            os_swap=sum(swaps) if swaps else None,
+            preempted=preempted,
+            slots=self._marks,
+        )
+
+
+def changed_settings(before: LimitInfo, after: LimitInfo) -> list[str]:
+    """What changed between two settings in force, in words."""
+    found = []
+    for name in LIVE_SETTINGS:
+        old, new = getattr(before, name, None), getattr(after, name, None)
+        if name == "mode":  # a mode that was asked for counts, also while what runs under the old one drains
+            old, new = before.next_mode or old, after.next_mode or new
+        if old != new:
+            found.append(words(name, old, new))
+    return found

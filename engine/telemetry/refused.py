@@ -1,0 +1,59 @@
+"""Sentences about clients that send requests which cannot be served, at most one a minute for each client.
+
+A client that repeats a bad request in a loop must be seen, and must not wash everything else out of the event log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+QUIET_SECONDS = 60.0
+"""Between two sentences about one client."""
+MOST_CLIENTS = 1024
+"""Clients that are told apart at a time; further ones are counted by the telemetry alone."""
+
+
+@dataclass(slots=True)
+class _Refused:
+    count: int
+    reason: str
+    quiet_until: float
+
+
+class RefusedClients:
+    """Collects refusals; the caller holds a lock. ``clock`` is monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._clients: dict[str, _Refused] = {}
+
+    def add(self, user: str, reason: str) -> None:
+        """One more request of ``user`` was refused for ``reason``."""
+        client = self._clients.get(user)
+        if client is not None:
+            client.count, client.reason = client.count + 1, reason
+        elif len(self._clients) < MOST_CLIENTS:
+            self._clients[user] = _Refused(1, reason, self._clock())
+
+    def due(self) -> list[tuple[str, str]]:
+        """Clients about whom something is to be said now, and the sentence."""
+        if not self._clients:
+            return []
+        now = self._clock()
+        said: list[tuple[str, str]] = []
+        for user, client in list(self._clients.items()):
+            if client.quiet_until > now:
+                continue
+            if not client.count:
+                del self._clients[user]
+                continue
+            said.append((user, _sentence(user, client)))
+            client.count, client.quiet_until = 0, now + QUIET_SECONDS
+        return said
+
+
+def _sentence(user: str, client: _Refused) -> str:
+    if client.count == 1:
+        return f"{user}: a request refused as invalid: {client.reason}"
+    return f"{user}: {client.count} requests refused as invalid, the last: {client.reason}"

@@ -1,0 +1,90 @@
+"""The engine dies, or comes back, under a console that runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from console.app import ConsoleApp, run_console
+from console.keymap import Keymap
+from console.screens.help import help_lines
+from console.sources.base import Disconnected, EngineEnd
+from console.widgets.cells import plain
+from tests.console import frames
+from tests.console.helpers import GONE, ScriptedSource, console, screen_text, seen
+
+SIZE = (80, 24)
+KILLED = EngineEnd("signal 9, out of memory?", log=Path("/var/lib/somebody/slotdeck/engine.log"))
+DIED = Disconnected("the engine has ended", end=KILLED)
+
+
+async def test_a_killed_engine_is_said_with_its_log_and_q_leaves_with_1() -> None:
+    app, source = console(frames.steady(), hosted=True)
+    async with app.run_test(size=SIZE) as pilot:
+        await seen(pilot, "slots 3/4")
+        source.give(DIED)
+        await seen(pilot, "ENGINE ENDED (signal 9, out of memory?)  q leaves; slotdeck starts a new one")
+        assert "/var/lib/somebody/slotdeck/engine.log" in screen_text(app).splitlines()[-2]
+        slots = next(line for line in app.base.canvas.lines if "● decode" in plain(line))
+        assert slots[-1] == ("", "dimmed")
+        await pilot.press("q")
+    assert app.return_value == 1
+
+
+async def test_an_engine_that_was_told_to_stop_is_no_failure() -> None:
+    app, source = console(frames.steady(), hosted=True)
+    async with app.run_test(size=SIZE) as pilot:
+        await seen(pilot, "slots 3/4")
+        source.give(Disconnected("the engine has ended", end=EngineEnd("it was stopped", clean=True)))
+        await seen(pilot, "ENGINE ENDED (it was stopped)")
+        await pilot.press("q")
+    assert app.return_value == 0
+
+
+async def test_an_engine_that_its_supervisor_starts_again_is_shown_again() -> None:
+    app, source = console(frames.steady())
+    async with app.run_test(size=SIZE) as pilot:
+        await seen(pilot, "slots 3/4")
+        source.give(DIED)
+        await seen(pilot, "ENGINE ENDED")
+        source.give(frames.empty().model_copy(update={"boot_id": "boot-2"}))
+        await seen(pilot, "slots 0/4")
+        assert "ENGINE ENDED" not in screen_text(app)
+        assert app.leaving.exit_code == 0
+
+
+def test_the_shell_gets_one_line_about_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(app: ConsoleApp, **_: object) -> int:
+        app.store.apply(frames.steady())
+        app.store.apply(DIED)
+        return app.leaving.exit_code
+
+    monkeypatch.setattr(ConsoleApp, "run", run)
+    assert run_console(ScriptedSource(), hosted=True) == 1
+    assert capsys.readouterr().err == (
+        "slotdeck: the engine has ended (signal 9, out of memory?); its log: /var/lib/somebody/slotdeck/engine.log\n"
+    )
+
+
+async def test_what_was_said_about_a_missing_engine_goes_when_it_is_there() -> None:
+    app, source = console(GONE)
+    async with app.run_test(size=SIZE) as pilot:
+        await seen(pilot, "DISCONNECTED")
+        await pilot.press("s")
+        await seen(pilot, "no engine is connected")
+        source.give(frames.steady())
+        await seen(pilot, "slots 3/4")
+        assert "no engine is connected" not in screen_text(app)
+
+
+def test_no_line_of_the_help_is_cut() -> None:
+    assert [plain(line) for line in help_lines(Keymap()) if "…" in plain(line)] == []
+
+
+async def test_the_palette_calls_each_setting_once_by_its_name() -> None:
+    app, _source = console(frames.steady())
+    async with app.run_test(size=SIZE):
+        titles = [command.title for command in app.get_system_commands(app.screen)]
+    assert {"slots", "context", "kv_tokens"} <= set(titles)
+    assert not any(len({*title.split()}) < len(title.split()) for title in titles)
