@@ -122,7 +122,7 @@ async def take(frames: list[Frame], size: tuple[int, int], name: str) -> None:
         svg = monospaced(app.export_screenshot(title="slotdeck"))
     stem = PICTURES / f"{name}-{size[0]}x{size[1]}"
     stem.with_suffix(".svg").write_text(svg, "utf-8")
-    whole = re.sub(r' clip-path="url\(#[^"]*-clip-terminal\)"', "", svg)  # cairosvg clips it in the wrong place
+    whole = re.sub(r' clip-path="[^"]*"', "", svg)  # cairosvg clips without the translation
     cairosvg.svg2png(bytestring=whole.encode(), write_to=str(stem.with_suffix(".png")), output_width=size[0] * 12)
 
 
