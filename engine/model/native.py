@@ -7,23 +7,20 @@ its batch, nor on how its prompt was cut.
 
 from __future__ import annotations
 
-import functools
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from engine.kernels.build import BuildError
-from engine.kernels.library import Kernels, PackedModel, Pool, StepArrays, empty
+from engine.kernels.library import Kernels, PackedModel, Pool, StepArrays
 from engine.model.attention import Span
 from engine.model.config import ModelConfig
 from engine.model.decoder import Batch, Output
 from engine.model.errors import ModelError
 from engine.model.kv_store import KVStore
-from engine.model.linear import make_linear
-from engine.model.machine import DTYPES, choose_dtype, physical_cores
+from engine.model.machine import choose_dtype, physical_cores
 from engine.settings import BLOCK_SIZE
 
 _KV_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int8: "int8"}
@@ -123,8 +120,6 @@ def _pool(store: KVStore) -> Pool:
 
 
 PORTABLE = "portable"
-_TRIAL_ROWS = (1, 64)
-_TRIAL_SIZE = 1024
 
 
 def choose_weights(name: str, device: torch.device) -> tuple[str, str, Kernels | None]:
@@ -146,34 +141,14 @@ def choose_weights(name: str, device: torch.device) -> tuple[str, str, Kernels |
     chosen = kernels.instruction_set
     if name == "int8":
         return "int8", f"Weights are int8, as asked, computed by native kernels for {chosen}.", kernels
-    if chosen != PORTABLE and _faster_than_torch(kernels, DTYPES[torch_type]):
+    # Not timed at start: a busy moment would change the answers from one start to the next.
+    if chosen != PORTABLE and not cpu_has_amx():
         return "int8", f"Weights are int8: native kernels for {chosen} are the fastest here.", kernels
     kernels.close()
     return torch_type, torch_reason, None
 
 
-def _faster_than_torch(kernels: Kernels, dtype: torch.dtype) -> bool:
-    """Whether the native product beats torch's in ``dtype``, one row (decode) and 64 rows (prefill) taken together."""
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(_TRIAL_SIZE, _TRIAL_SIZE, generator=generator)
-    packed = empty(_TRIAL_SIZE, _TRIAL_SIZE)
-    kernels.pack(weight.numpy(), packed, 0)
-    torch_product = make_linear(weight.to(dtype))
-    native = torch_seconds = 0.0
-    with torch.inference_mode():
-        for rows in _TRIAL_ROWS:
-            values = torch.randn(rows, _TRIAL_SIZE, generator=generator)
-            array, typed = values.numpy(), values.to(dtype)
-            native += _seconds(functools.partial(kernels.product, array, packed))
-            torch_seconds += _seconds(functools.partial(torch_product, typed))
-    return native < torch_seconds
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    """The least time of several calls."""
-    best = float("inf")
-    for _ in range(7):
-        start = time.perf_counter()
-        call()
-        best = min(best, time.perf_counter() - start)
-    return best
+def cpu_has_amx() -> bool:
+    """Whether the CPU has matrix units, which torch uses in bf16 and the kernels don't have."""
+    check = getattr(torch.cpu, "_is_amx_tile_supported", None)
+    return check is not None and bool(check())

@@ -10,7 +10,7 @@
     extern "C" void forward_##isa(const Model*, const Step*, const Workspace*, Team*, int, int);                  \
     extern "C" int64_t scratch_##isa(const Model*);                                                               \
     extern "C" void product_##isa(const Product*, const float*, int64_t, int8_t*, float*, int32_t*, float*, Team*, \
-                                  int, int);
+                                  int);
 
 DECLARE(portable)
 #if defined(__x86_64__)
@@ -53,6 +53,7 @@ const Variant VARIANTS[] = {
 };
 
 constexpr int64_t GROUP = 64, CHUNK = 16;
+constexpr int PHASES_PER_LAYER = 8, PHASES_BESIDE = 4;  // at most, in forward.cpp
 
 int64_t padded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
 
@@ -194,15 +195,21 @@ int slotdeck_step(Kernels* kernels, const Model* model, const Step* step) try {
     AttentionTask* list = kernels->tasks.take<AttentionTask>(tasks);
     space.num_tasks = lay_out_tasks(*model, *step, list);
     space.tasks = list;
+    // A thread that comes to the head when all is done writes nothing, so its entries must be there before.
+    for (int64_t i = 0; i < threads * step->greedy; ++i) {
+        space.best_value[i] = -__builtin_inff();
+        space.best_index[i] = model->vocab;
+        space.bad_logit[i] = 0;
+    }
     Job job{kernels->variant, model, step, &space};
-    team_run(
+    const bool ran = team_run(
         kernels->team,
         [](void* argument, Team* team, int thread, int count) {
             const Job& job = *static_cast<Job*>(argument);
             job.variant->forward(job.model, job.step, job.space, team, thread, count);
         },
-        &job);
-    return 0;
+        &job, PHASES_PER_LAYER * model->layers + PHASES_BESIDE);
+    return ran ? 0 : 1;
 } catch (const std::bad_alloc&) {
     return 1;
 }
@@ -218,14 +225,14 @@ int slotdeck_product(Kernels* kernels, const Product* weights, const float* valu
                    kernels->scales.take<float>(count * groups),
                    kernels->sums.take<int32_t>(count * groups),
                    out};
-    team_run(
+    const bool ran = team_run(
         kernels->team,
-        [](void* argument, Team* team, int thread, int threads) {
+        [](void* argument, Team* team, int thread, int) {
             const ProductJob& j = *static_cast<ProductJob*>(argument);
-            j.variant->product(j.weights, j.values, j.count, j.codes, j.scales, j.sums, j.out, team, thread, threads);
+            j.variant->product(j.weights, j.values, j.count, j.codes, j.scales, j.sums, j.out, team, thread);
         },
-        &job);
-    return 0;
+        &job, 2);
+    return ran ? 0 : 1;
 } catch (const std::bad_alloc&) {
     return 1;
 }

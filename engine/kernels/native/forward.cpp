@@ -12,6 +12,7 @@ float sinf(float);
 
 namespace SLOTDECK_ISA {
 
+constexpr int64_t ROWS_AT_ONCE = 8;
 constexpr int64_t ROW_CHUNK = 48;  // rows of one task, so that a tile of weights stays in the first cache
 
 // Everything a thread needs to go through the step.
@@ -23,25 +24,38 @@ struct Context {
     int thread, threads;
     float* scratch;
     int64_t hidden, attended, inner;  // padded to 64
+    mutable int phase = 0;            // the same on all threads: they go through the same sequence
 };
 
 inline int64_t padded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
 
-// Calls `work(tile, first row, number of rows)` for this thread's share of tiles x rows.
+// Calls `work(task)` for this thread's share of the tasks, and returns when all are done.
 template <typename Work>
-inline void share_tiles(const Context& c, int64_t tiles, int64_t rows, Work work) {
-    const int64_t chunks = (rows + ROW_CHUNK - 1) / ROW_CHUNK;
-    for (int64_t task; (task = team_next(c.team, c.thread, tiles * chunks)) >= 0;) {
-        const int64_t chunk = task / tiles, first = chunk * ROW_CHUNK;
-        work(task % tiles, first, rows - first < ROW_CHUNK ? rows - first : ROW_CHUNK);
+inline void share(const Context& c, int64_t tasks, Work work) {
+    const int phase = c.phase++;
+    for (int64_t task; (task = team_next(c.team, phase, c.thread, tasks)) >= 0;) {
+        work(task);
+        team_done(c.team, phase, tasks);
     }
-    team_barrier(c.team);
+    team_wait(c.team, phase, tasks);
 }
 
+// Calls `work(tile, first row, number of rows)` for tiles x rows.
+template <typename Work>
+inline void share_tiles(const Context& c, int64_t tiles, int64_t rows, Work work) {
+    share(c, tiles * ((rows + ROW_CHUNK - 1) / ROW_CHUNK), [&](int64_t task) {
+        const int64_t first = task / tiles * ROW_CHUNK;
+        work(task % tiles, first, rows - first < ROW_CHUNK ? rows - first : ROW_CHUNK);
+    });
+}
+
+// Calls `work(row)`; a task is several rows, since one takes less time than handing it out.
 template <typename Work>
 inline void share_rows(const Context& c, int64_t rows, Work work) {
-    for (int64_t row = c.thread; row < rows; row += c.threads) work(row);
-    team_barrier(c.team);
+    share(c, (rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE, [&](int64_t task) {
+        const int64_t last = (task + 1) * ROWS_AT_ONCE < rows ? (task + 1) * ROWS_AT_ONCE : rows;
+        for (int64_t row = task * ROWS_AT_ONCE; row < last; ++row) work(row);
+    });
 }
 
 inline QuantisedRows quantised(const Context& c, int64_t depth) {
@@ -115,9 +129,8 @@ inline void project(const Context& c, const Layer& layer, int number) {
 }
 
 inline void mix_keys(const Context& c, int number) {
-    for (int64_t task; (task = team_next(c.team, c.thread, c.space.num_tasks)) >= 0;)
-        attend(c.model, c.step, c.space, c.space.tasks[task], number, c.scratch);
-    team_barrier(c.team);
+    share(c, c.space.num_tasks,
+          [&](int64_t task) { attend(c.model, c.step, c.space, c.space.tasks[task], number, c.scratch); });
     const int64_t groups = c.attended / GROUP;
     share_rows(c, c.step.tokens, [&](int64_t row) {
         quantise_row(c.space.mixed + row * c.attended, c.attended, c.space.codes + row * c.attended,
@@ -172,11 +185,6 @@ inline void predict(const Context& c) {
     float* best_value = c.space.best_value + (int64_t)c.thread * step.greedy;
     int64_t* best_index = c.space.best_index + (int64_t)c.thread * step.greedy;
     uint8_t* bad = c.space.bad_logit + (int64_t)c.thread * step.greedy;
-    for (int64_t row = 0; row < step.greedy; ++row) {
-        best_value[row] = -__builtin_inff();
-        best_index[row] = vocab;
-        bad[row] = 0;
-    }
     const QuantisedRows rows = quantised(c, c.hidden);
     share_tiles(c, (vocab + TILE - 1) / TILE, wanted, [&](int64_t tile, int64_t first, int64_t count) {
         product(rows, first, count, c.model.head, tile, c.scratch);
@@ -282,16 +290,16 @@ int64_t SLOTDECK_NAME(scratch_, SLOTDECK_ISA)(const Model* model) {
 
 // The product alone, for tests and for choosing the faster path: rows [count, depth] fp32, out [count, columns].
 void SLOTDECK_NAME(product_, SLOTDECK_ISA)(const Product* weights, const float* values, int64_t count, int8_t* codes,
-                                           float* scales, int32_t* sums, float* out, Team* team, int thread, int threads) {
+                                           float* scales, int32_t* sums, float* out, Team* team, int thread) {
     using namespace SLOTDECK_ISA;
     const int64_t depth = weights->depth, groups = depth / GROUP, tiles = weights->columns / TILE;
-    for (int64_t row = thread; row < count; row += threads)
+    for (int64_t row; (row = team_next(team, 0, thread, count)) >= 0; team_done(team, 0, count))
         quantise_row(values + row * depth, depth, codes + row * depth, scales + row * groups, sums + row * groups);
-    team_barrier(team);
+    team_wait(team, 0, count);
     const QuantisedRows rows{codes, scales, sums, depth};
     alignas(64) float block[ROW_CHUNK * TILE];
-    const int64_t chunks = (count + ROW_CHUNK - 1) / ROW_CHUNK;
-    for (int64_t task; (task = team_next(team, thread, tiles * chunks)) >= 0;) {
+    const int64_t tasks = tiles * ((count + ROW_CHUNK - 1) / ROW_CHUNK);
+    for (int64_t task; (task = team_next(team, 1, thread, tasks)) >= 0; team_done(team, 1, tasks)) {
         const int64_t first = task / tiles * ROW_CHUNK, tile = task % tiles;
         const int64_t here = count - first < ROW_CHUNK ? count - first : ROW_CHUNK;
         product(rows, first, here, *weights, tile, block);

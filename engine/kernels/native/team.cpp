@@ -52,30 +52,31 @@ struct Team {
     void* argument = nullptr;
     bool stopping = false;
     std::vector<pthread_t> workers;
+    std::atomic<int64_t>* counters = nullptr;  // [phases, stride]: done, then taken by thread
+    int64_t stride = 0, phases = 0;
     alignas(64) std::atomic<uint32_t> generation{0};  // of jobs: workers wait for the next
-    alignas(64) std::atomic<uint32_t> phase{0};       // of barriers
-    std::atomic<int> parked{0};                       // threads that may sleep on generation or phase
-    alignas(64) std::atomic<int> arrived{0};
-    struct alignas(64) Taken {
-        std::atomic<int64_t> count{0};
-    };
-    Taken* taken = nullptr;  // by thread: how many tasks of its run are given out
+    alignas(64) std::atomic<uint32_t> progress{0};    // rises whenever a phase is over or a thread leaves the job
+    std::atomic<int> parked{0};                       // threads that may sleep on one of these
+    alignas(64) std::atomic<int> inside{0};           // workers that have not left the job
 
-    ~Team() { delete[] taken; }
+    ~Team() { delete[] counters; }
 
-    void give_out_anew() {
-        for (int thread = 0; thread < threads; ++thread) taken[thread].count.store(0, std::memory_order_relaxed);
-    }
+    std::atomic<int64_t>* phase(int64_t number) { return counters + number * stride; }
 
-    // Waits until the word is no longer what was seen. Sequentially consistent, so that whoever changes the word
-    // after a thread announced that it parks sees the announcement.
-    void await(std::atomic<uint32_t>& word, uint32_t seen) {
+    // Waits until `over` holds, looking again whenever the word changes. Sequentially consistent where it parks, so
+    // that whoever changes the word after a thread announced that it parks sees the announcement.
+    template <typename Condition>
+    void await(std::atomic<uint32_t>& word, Condition over) {
         for (int i = 0; i < SPINS; ++i) {
-            if (word.load(std::memory_order_acquire) != seen) return;
+            if (over()) return;
             relax();
         }
         parked.fetch_add(1);
-        while (word.load() == seen) park(word, seen);
+        for (;;) {
+            const uint32_t seen = word.load();
+            if (over()) break;
+            park(word, seen);
+        }
         parked.fetch_sub(1);
     }
 
@@ -98,11 +99,11 @@ void* work(void* argument) {
     Team& team = *start.team;
     uint32_t seen = 0;
     for (;;) {
-        team.await(team.generation, seen);
+        team.await(team.generation, [&] { return team.generation.load(std::memory_order_acquire) != seen; });
         ++seen;
         if (team.stopping) return nullptr;
         team.job(team.argument, &team, start.thread, team.threads);
-        team_barrier(&team);
+        if (team.inside.fetch_sub(1, std::memory_order_acq_rel) == 1) team.advance(team.progress);
     }
 }
 
@@ -113,11 +114,6 @@ extern "C" {
 Team* team_create(int threads) {
     Team* team = new (std::nothrow) Team;
     if (team == nullptr) return nullptr;
-    team->taken = new (std::nothrow) Team::Taken[threads];
-    if (team->taken == nullptr) {
-        delete team;
-        return nullptr;
-    }
     for (int thread = 1; thread < threads; ++thread) {
         pthread_t worker;
         Start* start = new (std::nothrow) Start{team, thread};
@@ -141,38 +137,46 @@ void team_destroy(Team* team) {
 
 int team_size(const Team* team) { return team->threads; }
 
-void team_run(Team* team, TeamJob job, void* argument) {
+bool team_run(Team* team, TeamJob job, void* argument, int phases) {
+    // Here no other thread is inside a job.
+    if (phases > team->phases) {
+        const int64_t stride = (1 + team->threads + 7) / 8 * 8;  // whole cache lines
+        auto* counters = new (std::nothrow) std::atomic<int64_t>[phases * stride];
+        if (counters == nullptr) return false;
+        delete[] team->counters;
+        team->counters = counters;
+        team->stride = stride;
+        team->phases = phases;
+    }
+    for (int64_t i = 0; i < phases * team->stride; ++i) team->counters[i].store(0, std::memory_order_relaxed);
     team->job = job;
     team->argument = argument;
-    team->give_out_anew();
+    team->inside.store(team->threads - 1, std::memory_order_relaxed);
     team->advance(team->generation);
     job(argument, team, 0, team->threads);
-    team_barrier(team);
+    team->await(team->progress, [&] { return team->inside.load(std::memory_order_acquire) == 0; });
+    return true;
 }
 
-void team_barrier(Team* team) {
-    if (team->threads == 1) {
-        team->give_out_anew();
-        return;
-    }
-    const uint32_t seen = team->phase.load(std::memory_order_acquire);
-    if (team->arrived.fetch_add(1, std::memory_order_acq_rel) == team->threads - 1) {
-        team->arrived.store(0, std::memory_order_relaxed);
-        team->give_out_anew();
-        team->advance(team->phase);
-    } else {
-        team->await(team->phase, seen);
-    }
-}
-
-int64_t team_next(Team* team, int thread, int64_t total) {
+int64_t team_next(Team* team, int phase, int thread, int64_t total) {
+    std::atomic<int64_t>* taken = team->phase(phase) + 1;
     for (int i = 0; i < team->threads; ++i) {
         const int owner = thread + i < team->threads ? thread + i : thread + i - team->threads;
         const int64_t first = owner * total / team->threads, last = (owner + 1) * total / team->threads;
-        if (first + team->taken[owner].count.load(std::memory_order_relaxed) >= last) continue;
-        const int64_t task = first + team->taken[owner].count.fetch_add(1, std::memory_order_relaxed);
+        if (first + taken[owner].load(std::memory_order_relaxed) >= last) continue;
+        const int64_t task = first + taken[owner].fetch_add(1, std::memory_order_relaxed);
         if (task < last) return task;
     }
     return -1;
+}
+
+void team_done(Team* team, int phase, int64_t total) {
+    if (team->phase(phase)->fetch_add(1, std::memory_order_acq_rel) + 1 == total) team->advance(team->progress);
+}
+
+void team_wait(Team* team, int phase, int64_t total) {
+    std::atomic<int64_t>* done = team->phase(phase);
+    if (done->load(std::memory_order_acquire) >= total) return;
+    team->await(team->progress, [&] { return done->load() >= total; });
 }
 }
