@@ -78,6 +78,7 @@ class EngineLoop:
     deliver: Deliver
     info: EngineInfo = field(default_factory=EngineInfo)
     bytes_per_token: int = 0
+    scale_bytes_per_token: int = 0
     step_timeout: float = 30.0
     on_wedged: Callable[[str], None] | None = None
     clock: Callable[[], float] = time.monotonic
@@ -294,7 +295,7 @@ class EngineLoop:
         health, reason = self.health()
         pace = self.telemetry.pace()
         with self._lock:
-            seen = look(self._scheduler, pace, self.bytes_per_token, now)
+            seen = look(self._scheduler, pace, (self.bytes_per_token, self.scale_bytes_per_token), now)
             limits = self._limit_info()
         events, cursor = self.telemetry.events_since(event_cursor)
         minute, ten_minutes = self.telemetry.windows()

@@ -70,6 +70,7 @@ def start_engine(settings: StartSettings, url: str, say: Callable[[str], None]) 
         deliver=bridge.deliver,
         info=_describe(settings, model, runner, url),
         bytes_per_token=runner.kv_bytes // (num_blocks * BLOCK_SIZE),
+        scale_bytes_per_token=runner.scale_bytes // (num_blocks * BLOCK_SIZE),
         step_timeout=settings.step_timeout,
         on_wedged=_exit_soon,
     )

@@ -100,6 +100,9 @@ class PoolInfo(Part):
     free: int | None = None
     block_size: int | None = None
     bytes_per_token: int | None = None
+    """K and V of one token in all layers."""
+    scale_bytes_per_token: int | None = None
+    """Beside them, the scales of an int8 pool; 0 for other types."""
     swapped: int | None = None
     """Bytes of KV that preempted requests hold in host memory; not part of the pool."""
 

@@ -28,8 +28,8 @@ class Look:
     waiting_count: int
 
 
-def look(scheduler: Scheduler, pace: Pace, bytes_per_token: int, now: float) -> Look:
-    """Copy the scheduler's state at ``now`` (monotonic seconds)."""
+def look(scheduler: Scheduler, pace: Pace, token_bytes: tuple[int, int], now: float) -> Look:
+    """Copy the scheduler's state at ``now`` (monotonic seconds). ``token_bytes``: K and V of a token, and its scales."""
     pool, slots_in_force = scheduler.pool, scheduler.settings.slots
     held = {request.slot: request for request in scheduler.admitted()}
     waits = estimates(scheduler, pace)
@@ -41,7 +41,8 @@ def look(scheduler: Scheduler, pace: Pace, bytes_per_token: int, now: float) -> 
             cached=pool.num_reclaimable * BLOCK_SIZE,
             free=pool.num_free * BLOCK_SIZE,
             block_size=BLOCK_SIZE,
-            bytes_per_token=bytes_per_token,
+            bytes_per_token=token_bytes[0],
+            scale_bytes_per_token=token_bytes[1],
             swapped=scheduler.swapped_bytes,
         ),
         slots=tuple(_slot(slot, held[slot], now) if slot in held else SlotInfo(slot=slot) for slot in numbers),

@@ -244,7 +244,7 @@ def test_digits_replace_and_backspace_returns() -> None:
         ("budget", 128, frames.empty, "first tokens come sooner, running streams may wait longer per step", "ok"),
     ],
 )  # fmt: skip
-def test_consequences(name: str, value: int, picture: object, text: str, level: str) -> None:
+def test_run_06_consequences_are_said_before(name: str, value: int, picture: object, text: str, level: str) -> None:
     said = consequence(name, value, picture())  # type: ignore[operator]
     assert (said.text, said.level) == (text, level)
 

@@ -311,3 +311,49 @@ def test_a_shared_block_is_free_when_its_last_holder_lets_go() -> None:
     assert pool.num_free == 2
     with pytest.raises(ValueError, match="held by nobody"):
         pool.release([block])
+
+
+def test_kv_07_waiters_hold_no_blocks_that_a_large_head_needs() -> None:
+    engine = Engine(blocks=12, slots=6, context=192, queue=16)
+    engine.add(40, output=60)
+    engine.step()
+    large = engine.add(150, output=40)
+    small = [engine.add(20, output=20) for _ in range(8)]
+    while engine.scheduler.has_work:
+        assert engine.step().rows, "nothing runs while work exists"
+    assert all(request.state is State.FINISHED for request in [large, *small])
+
+
+def test_kv_17_twenty_long_answers_on_sixteen_blocks_all_finish() -> None:
+    engine = Engine(blocks=16, slots=16, context=256, queue=32)
+    requests = [engine.add(8, output=60) for _ in range(20)]
+    engine.run_to_end()
+    assert all(request.state is State.FINISHED and request.num_output_tokens == 60 for request in requests)
+    assert requests[0].num_preemptions == 0
+
+
+def test_run_05_everything_turned_at_once_never_sticks() -> None:
+    engine = Engine(blocks=40, slots=8, context=128, queue=16)
+    requests = [engine.add(20, output=60) for _ in range(12)]
+    for number in range(40):
+        engine.step()
+        engine.change(slots=1 + number % 8, mode=["static", "serial", "continuous"][number % 3], budget=1 + number)
+        if number % 8 == 0:
+            engine.scheduler.resize(16 + number, engine.now)
+    engine.run_to_end()
+    assert all(request.state is State.FINISHED for request in requests)
+    assert engine.scheduler.pool.num_used == 0
+
+
+def test_run_07_short_requests_take_as_many_steps_at_the_end_as_at_the_start() -> None:
+    engine = Engine(blocks=64, slots=3, queue=16)
+    steps = []
+    for _ in range(300):
+        for _ in range(5):
+            engine.add(30, output=8)
+        count = 0
+        while engine.scheduler.has_work:
+            engine.step()
+            count += 1
+        steps.append(count)
+    assert set(steps[1:]) == {steps[0]}
