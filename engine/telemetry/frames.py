@@ -29,7 +29,7 @@ class Look:
 
 
 def look(scheduler: Scheduler, pace: Pace, token_bytes: tuple[int, int], now: float) -> Look:
-    """Copy the scheduler's state at ``now`` (monotonic seconds). ``token_bytes``: K and V of a token, and its scales."""
+    """Copy the scheduler's state at ``now`` (monotonic seconds). ``token_bytes``: K and V, and scales."""
     pool, slots_in_force = scheduler.pool, scheduler.settings.slots
     held = {request.slot: request for request in scheduler.admitted()}
     waits = estimates(scheduler, pace)
