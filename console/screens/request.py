@@ -30,7 +30,7 @@ def compose_request(
     top = [title_line(view, cells), _heading(detail, cells), banner(view, chrome, cells)]
 
     def body(left: int) -> list[Line]:
-        lines = [exact([(f" {problem}", "warn")], cells)] if problem else []
+        lines = [exact([(f" {clean(problem)}", "warn")], cells)] if problem else []
         if detail is None:
             return lines or [exact([(" asking the engine about this request …", "label")], cells)]
         return [*lines, *_body(detail, view, cells, left - len(lines))]
@@ -44,7 +44,7 @@ def _heading(detail: RequestDetail | None, cells: int) -> Line:
     mark = {"waiting": "·", "finished": "✓", "cancelled": "✗", "failed": "✗"}.get(detail.state) or STATE_MARKS[
         detail.state
     ]
-    reason = f" ({detail.finish_reason})" if detail.finish_reason and detail.state == "finished" else ""
+    reason = f" ({clean(detail.finish_reason)})" if detail.finish_reason and detail.state == "finished" else ""
     slot = "" if detail.slot is None else f"  slot {detail.slot}"
     style = detail.state if detail.state in STATE_MARKS else "critical" if detail.state == "failed" else "value"
     return page_line(
