@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,10 +72,25 @@ def _print(admin: AdminClient, *, once: bool, as_json: bool, watch: bool, every:
     if once or not sys.stdout.isatty():
         print("\n".join(picture(first, shutil.get_terminal_size((FALLBACK_CELLS, 24)).columns)), flush=True)
         return OK
+    stopped = _note_interrupts()
     for frame in _frames(admin, every):
+        if stopped.is_set():
+            break
         cells, rows = shutil.get_terminal_size()
         print(CLEAR + "\n".join(picture(frame, cells)[: rows - 1]), flush=True)
     return OK
+
+
+def _note_interrupts() -> threading.Event:
+    """Set at ctrl+c beside the exception, which is lost when it strikes inside a callback of the interpreter."""
+    stopped = threading.Event()
+
+    def interrupt(_number: int, _frame: object) -> None:
+        stopped.set()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    return stopped
 
 
 def current_frame(admin: AdminClient) -> Frame:
