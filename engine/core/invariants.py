@@ -31,3 +31,4 @@ def check_scheduler(scheduler: Scheduler) -> None:
         assert request.num_computed_tokens <= request.num_tokens
         assert len(request.block_ids) >= blocks_for(request.num_computed_tokens)
     scheduler.pool.check(request.block_ids for request in running)
+    scheduler.slots.swap.check(preempted)

@@ -9,47 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from engine.core.admission import admissible, fits
 from engine.core.batching import POLICIES
 from engine.core.block_pool import BlockPool, blocks_for
-from engine.core.block_tables import BlockTables
 from engine.core.budget import MOST_BUDGET, StepCost, split_budget
 from engine.core.events import Event, EventKind, QueueFullError, RequestTooLargeError
 from engine.core.invariants import check_scheduler
 from engine.core.request import FinishReason, Request, Row, State, StepPlan, StepResult
-from engine.core.swap import SwapLedger
+from engine.core.slots import Slots
 from engine.core.waiting import WaitingQueue
 from engine.settings import BLOCK_SIZE, LiveSettings, SettingsError
-
-MOST_OVERTAKEN = 4
-"""So often may others pass a request at the head that cannot be placed; then nobody passes it."""
-LOOK_AHEAD = 16
-"""So many that cannot be placed are looked past, to find one that can."""
 
 
 class Scheduler:
     """Who computes what in the next step, and what became of it.
 
-    ``running`` holds the admitted requests that hold blocks, ``preempted`` those that lost them and wait to resume
-    (they keep their slot), both ordered by first admission. The oldest running request can preempt all others and
-    the pool holds it whole, so it always advances: that is what keeps every request live. ``held`` are finished
-    requests whose slot their batch keeps (static mode). ``block_bytes`` is what one block takes in host memory.
+    The oldest running request can preempt all others and the pool holds it whole, so it always advances: that is what
+    keeps every request live. ``block_bytes`` is what one block takes in host memory.
     """
 
     def __init__(self, settings: LiveSettings, pool: BlockPool, block_bytes: int = 1) -> None:
         self.pool = pool
         self.waiting = WaitingQueue()
-        self.running: list[Request] = []
-        self.preempted: list[Request] = []
-        self.held: list[Request] = []
+        self.slots = Slots(pool, settings.prefix_cache, block_bytes)
         self.cost = StepCost()
         self.budget_in_force = settings.budget
         self.itl_unreachable = False
-        self._swap = SwapLedger(block_bytes)
         self._by_id: dict[str, Request] = {}
-        self._admissions = 0
         self._in_step: frozenset[str] = frozenset()
         self.policy = POLICIES[settings.mode]
-        self.tables = BlockTables(pool, settings.prefix_cache)
         self.validate(settings, pool.num_blocks)
         self.settings = settings
 
@@ -123,7 +111,7 @@ class Scheduler:
         self.validate(settings, self.pool.num_blocks)
         if not settings.prefix_cache:
             self.pool.drop_prefixes()
-        self.tables.prefix_cache = settings.prefix_cache
+        self.slots.tables.prefix_cache = settings.prefix_cache
         self.settings = settings
 
     def check_resize(self, num_blocks: int) -> None:
@@ -144,16 +132,27 @@ class Scheduler:
         """
         assert not self._in_step, "a step is running"
         self.check_resize(num_blocks)
-        events: list[Event] = []
         if num_blocks >= self.pool.num_blocks:
             self.pool.grow(num_blocks)
-            return {}, events
-        while self.pool.num_used > num_blocks:
-            self._preempt(self.running[-1], now, events, swap=False)
-        moves = self.pool.shrink(num_blocks)
-        for request in self.running:
-            request.block_ids = [moves.get(block_id, block_id) for block_id in request.block_ids]
-        return moves, events
+            return {}, []
+        return self.slots.shrink(num_blocks, now)
+
+    # -- who is where ----------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> list[Request]:
+        """The admitted requests that hold blocks, by first admission."""
+        return self.slots.running
+
+    @property
+    def preempted(self) -> list[Request]:
+        """Those that lost their blocks and wait to resume, by first admission; they keep their slot."""
+        return self.slots.preempted
+
+    @property
+    def held(self) -> list[Request]:
+        """Those that have ended but whose slot their batch keeps (static mode)."""
+        return self.slots.held
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._by_id
@@ -169,16 +168,16 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether a step has anything to do; after the last end that can be giving back host memory."""
-        return bool(self._by_id or self._swap.drops)
+        return bool(self._by_id or self.slots.swap.drops)
 
     def admitted(self) -> list[Request]:
         """Who holds a slot, by slot number; finished ones whose batch holds it included."""
-        return sorted([*self.running, *self.preempted, *self.held], key=_slot)
+        return self.slots.taken()
 
     @property
     def swapped_bytes(self) -> int:
         """Host memory that preempted requests hold."""
-        return self._swap.num_bytes
+        return self.slots.swap.num_bytes
 
     # -- one step --------------------------------------------------------------------------------------------
 
@@ -186,21 +185,22 @@ class Scheduler:
         """Choose the rows of the next step. Must be followed by ``commit`` or ``fail_step`` of the same plan."""
         assert not self._in_step, "the step before was not committed"
         events: list[Event] = []
-        if not self.admitted():
+        if not self.slots.num_taken:
             self.policy = POLICIES[self.settings.mode]
         decodes = self._plan_decodes(now, events)
         if not any(event.kind is EventKind.PREEMPTED for event in events):
             decodes += self._resume(now, events)
             self._admit(now, events)
         prefills = self._plan_prefills(decodes)
+        swap = self.slots.swap
         plan = StepPlan(
             rows=(*decodes, *prefills),
             num_decodes=len(decodes),
-            swap_outs=tuple(self._swap.outs),
-            swap_drops=tuple(self._swap.drops),
-            swap_ins=tuple(self._swap.ins),
+            swap_outs=tuple(swap.outs),
+            swap_drops=tuple(swap.drops),
+            swap_ins=tuple(swap.ins),
         )
-        self._swap.forget_moves()
+        swap.forget_moves()
         self._in_step = frozenset(row.request.id for row in plan.rows)
         return plan, events
 
@@ -216,7 +216,7 @@ class Scheduler:
                 self._end(request, State.FAILED, now, events)
                 continue
             request.num_computed_tokens += row.count
-            self.tables.publish(request)
+            self.slots.tables.publish(request)
             if request.end_asked is not None:
                 self._end(request, request.end_asked, now, events)
             elif row.samples:
@@ -229,14 +229,10 @@ class Scheduler:
         forgotten, since KV may be damaged, in the pool and in host memory."""
         self._in_step = frozenset()
         events: list[Event] = []
-        self._swap.lose_all(self.preempted)
         for row in plan.rows:
             row.request.failure = reason
             self._end(row.request, State.FAILED, now, events)
-        for request in reversed(self.running.copy()):
-            self._preempt(request, now, events, swap=False)
-        self.pool.drop_prefixes()
-        return events
+        return events + self.slots.lose_all(now)
 
     # -- planning ---------------------------------------------------------------------------------------------
 
@@ -245,6 +241,7 @@ class Scheduler:
         rows: list[Row] = []
         if not self.policy.may_decode(self.running):
             return rows
+        swap_space = self.settings.swap_space if self.settings.preemption == "swap" else 0
         for request in self.running.copy():
             if request.state is not State.RUNNING or not request.decoding:
                 continue
@@ -253,7 +250,7 @@ class Scheduler:
                     request.block_ids += self.pool.allocate(1)
                     continue
                 victim = self.running[-1]
-                self._preempt(victim, now, events, swap=self.settings.preemption == "swap")
+                events.append(self.slots.preempt(victim, now, swap_space=swap_space))
                 if victim is request:
                     break
             if request.state is State.RUNNING:
@@ -268,83 +265,24 @@ class Scheduler:
         rows: list[Row] = []
         while self.preempted:
             request = self.preempted[0]
-            cost = blocks_for(request.num_tokens) if request.swapped_tokens else self.tables.cost(request)
-            if not self._fits(cost, len(self.running), self.pool.num_available):
+            if not fits(self.slots.cost_to_resume(request), len(self.running), self.pool.num_available):
                 break
-            del self.preempted[0]
-            moved = 0
-            if request.swapped_tokens:
-                self.tables.take_swapped(request)
-                moved = self._swap.swap_in(request)
-            else:
-                self.tables.take(request)
-            again = max(0, request.lost_tokens - request.num_computed_tokens)
-            request.recomputed_tokens += again
-            request.lost_tokens = 0
-            stalled = self._leave_preemption(request, now)
-            request.state = State.RUNNING
-            self.running.append(request)
-            self.running.sort(key=_admission)
-            events.append(Event(EventKind.RESUMED, request, now, tokens=again, stalled=stalled, swapped_bytes=moved))
+            events.append(self.slots.resume(request, now))
             if request.decoding and self.policy.may_decode(self.running):
                 rows.append(Row(request, request.num_computed_tokens, 1, samples=True))
         return rows
 
     def _admit(self, now: float, events: list[Event]) -> None:
-        forming = not self.admitted()
+        forming = not self.slots.num_taken
         while (found := next(self._admissible(forming=forming), None)) is not None:
             request, passed = found
             for other in passed:
                 other.overtaken += 1
             self.waiting.admit(request)
-            self.tables.take(request)
-            request.cached_tokens = request.num_computed_tokens
-            request.state = State.RUNNING
-            request.slot = self._free_slot()
-            request.admission = self._admissions
-            request.timeline.scheduled = now
-            self._admissions += 1
-            self.running.append(request)  # the newest admission belongs at the end
-            events.append(Event(EventKind.ADMITTED, request, now))
+            events.append(self.slots.admit(request, now))
 
     def _admissible(self, *, forming: bool = False) -> Iterator[tuple[Request, Sequence[Request]]]:
-        """Who could be admitted now, in order, each with those it would pass; as if each before it had been.
-
-        Nobody passes a preempted request. ``forming``: a batch is being put together, its first ones admitted.
-        """
-        policy = POLICIES[self.settings.mode]
-        anyone = bool(self.running or self.preempted or self.held)
-        if self.preempted or (anyone and policy is not self.policy):
-            return
-        if anyone and not (policy.joins_running or forming):
-            return
-        running, available = len(self.running), self.pool.num_available
-        passed: list[Request] = []
-        for request in self.waiting:
-            if running + len(self.held) >= policy.slots(self.settings.slots):
-                return
-            if request.waits_for_leader:
-                continue
-            cost = self.tables.cost(request)
-            if self._fits(cost, running, available):
-                yield request, tuple(passed)
-                running, available = running + 1, available - cost
-            elif request.overtaken >= MOST_OVERTAKEN or len(passed) >= LOOK_AHEAD:
-                return
-            else:
-                passed.append(request)
-
-    @staticmethod
-    def _fits(cost: int, running: int, available: int) -> bool:
-        """Its whole known length, and a block for each running request, so that it is not preempted right away.
-
-        Alone it needs no such margin, which keeps the oldest request live.
-        """
-        return cost + running <= available
-
-    def _free_slot(self) -> int:
-        taken = {request.slot for request in (*self.running, *self.preempted, *self.held)}
-        return next(slot for slot in range(len(taken) + 1) if slot not in taken)
+        return admissible(self.waiting, self.slots, self.pool, self.settings, self.policy, forming=forming)
 
     def _plan_prefills(self, decodes: Sequence[Row]) -> list[Row]:
         prefills = [request for request in self.running if not request.decoding]
@@ -368,27 +306,6 @@ class Scheduler:
         budget, reachable = self.cost.largest_budget(self.settings.itl_target / 1000, len(decodes), context)
         self.itl_unreachable = not reachable
         return self.settings.budget if budget is None else budget
-
-    def _preempt(self, request: Request, now: float, events: list[Event], *, swap: bool) -> None:
-        computed = request.num_computed_tokens
-        moved = self._swap.swap_out(request, self.settings.swap_space) if swap else 0
-        request.lost_tokens = 0 if moved else computed
-        self.tables.release(request)
-        self.running.remove(request)
-        self.preempted.append(request)
-        self.preempted.sort(key=_admission)
-        request.state = State.PREEMPTED
-        request.num_preemptions += 1
-        request.preempted_at = now
-        events.append(Event(EventKind.PREEMPTED, request, now, tokens=computed, swapped_bytes=moved))
-
-    @staticmethod
-    def _leave_preemption(request: Request, now: float) -> float:
-        assert request.preempted_at is not None
-        stalled = now - request.preempted_at
-        request.stalled += stalled
-        request.preempted_at = None
-        return stalled
 
     # -- ends -------------------------------------------------------------------------------------------------
 
@@ -424,19 +341,10 @@ class Scheduler:
         del self._by_id[request.id]
         if request.state is State.WAITING:
             self.waiting.remove(request)
-        elif request.state is State.RUNNING:
-            self.running.remove(request)
         else:
-            self.preempted.remove(request)
-            self._leave_preemption(request, now)
-            self._swap.drop(request)
-        self.tables.release(request)
+            self.slots.leave(request, now, hold=self.policy.holds_slots)
         if request.output_limit is not None:
             del request.token_ids[request.num_prompt_tokens + request.output_limit :]
-        if request.slot is not None and self.policy.holds_slots:
-            self.held.append(request)
-        if not (self.running or self.preempted):
-            self.held.clear()
         request.state = state
         request.timeline.ended = now
         events.append(Event(EventKind(state.value), request, now))
@@ -444,14 +352,3 @@ class Scheduler:
     def check(self) -> None:
         """Raise AssertionError unless every invariant of this room holds (see ``engine/core/invariants.py``)."""
         check_scheduler(self)
-        self._swap.check(self.preempted)
-
-
-def _admission(request: Request) -> int:
-    assert request.admission is not None
-    return request.admission
-
-
-def _slot(request: Request) -> int:
-    assert request.slot is not None
-    return request.slot

@@ -1,0 +1,140 @@
+"""Who holds a slot, and the blocks that come and go with it: admit, preempt, resume, leave.
+
+A request takes a slot when it is admitted and keeps it until it ends, across preemption. When it ends in a static
+batch, its slot stays taken until the longest of that batch has ended; its blocks go back at once.
+"""
+
+from __future__ import annotations
+
+from engine.core.block_pool import BlockPool, blocks_for
+from engine.core.block_tables import BlockTables
+from engine.core.events import Event, EventKind
+from engine.core.request import Request, State
+from engine.core.swap import SwapLedger
+
+
+class Slots:
+    """The admitted requests. ``block_bytes`` is what one block takes in host memory."""
+
+    def __init__(self, pool: BlockPool, prefix_cache: bool, block_bytes: int) -> None:
+        self.running: list[Request] = []
+        """They hold blocks; ordered by first admission."""
+        self.preempted: list[Request] = []
+        """They lost their blocks and wait to resume; ordered by first admission."""
+        self.held: list[Request] = []
+        """They have ended, but the batch they were in has not."""
+        self.tables = BlockTables(pool, prefix_cache)
+        self.swap = SwapLedger(block_bytes)
+        self._pool = pool
+        self._admissions = 0
+
+    def taken(self) -> list[Request]:
+        """Everybody, by slot number."""
+        return sorted([*self.running, *self.preempted, *self.held], key=_slot)
+
+    @property
+    def num_taken(self) -> int:
+        return len(self.running) + len(self.preempted) + len(self.held)
+
+    def admit(self, request: Request, now: float) -> Event:
+        """Give a request that waited the lowest slot and blocks for its whole known length, which must fit."""
+        self.tables.take(request)
+        request.cached_tokens = request.num_computed_tokens
+        taken = {other.slot for other in self.taken()}
+        request.slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
+        request.state = State.RUNNING
+        request.admission = self._admissions
+        request.timeline.scheduled = now
+        self._admissions += 1
+        self.running.append(request)  # the newest admission belongs at the end
+        return Event(EventKind.ADMITTED, request, now)
+
+    def preempt(self, request: Request, now: float, *, swap_space: int) -> Event:
+        """Take the blocks of a running request. Their content is copied out if so many bytes of host memory allow it,
+        else thrown away."""
+        computed = request.num_computed_tokens
+        moved = self.swap.swap_out(request, swap_space)
+        request.lost_tokens = 0 if moved else computed
+        self.tables.release(request)
+        self.running.remove(request)
+        self.preempted.append(request)
+        self.preempted.sort(key=_admission)
+        request.state = State.PREEMPTED
+        request.num_preemptions += 1
+        request.preempted_at = now
+        return Event(EventKind.PREEMPTED, request, now, tokens=computed, swapped_bytes=moved)
+
+    def cost_to_resume(self, request: Request) -> int:
+        """Blocks of those available now that a preempted request needs for its whole known length."""
+        return blocks_for(request.num_tokens) if request.swapped_tokens else self.tables.cost(request)
+
+    def resume(self, request: Request, now: float) -> Event:
+        """Give a preempted request blocks again, which must fit. What was copied out comes back; the rest, but for what
+        the prefix cache still has, is computed again."""
+        moved = 0
+        self.preempted.remove(request)
+        if request.swapped_tokens:
+            self.tables.take_swapped(request)
+            moved = self.swap.swap_in(request)
+        else:
+            self.tables.take(request)
+        again = max(0, request.lost_tokens - request.num_computed_tokens)
+        request.recomputed_tokens += again
+        request.lost_tokens = 0
+        stalled = _end_stall(request, now)
+        request.state = State.RUNNING
+        self.running.append(request)
+        self.running.sort(key=_admission)
+        return Event(EventKind.RESUMED, request, now, tokens=again, stalled=stalled, swapped_bytes=moved)
+
+    def leave(self, request: Request, now: float, *, hold: bool) -> None:
+        """An admitted request has ended: it gives back all it holds, but with ``hold`` its slot."""
+        if request.state is State.RUNNING:
+            self.running.remove(request)
+        else:
+            self.preempted.remove(request)
+            _end_stall(request, now)
+            self.swap.drop(request)
+        self.tables.release(request)
+        if hold:
+            self.held.append(request)
+        if not (self.running or self.preempted):
+            self.held.clear()
+
+    def lose_all(self, now: float) -> list[Event]:
+        """KV may be damaged, in the pool and in host memory: whoever is admitted will be computed again."""
+        self.swap.lose_all(self.preempted)
+        events = [self.preempt(request, now, swap_space=0) for request in reversed(self.running.copy())]
+        self._pool.drop_prefixes()
+        return events
+
+    def shrink(self, num_blocks: int, now: float) -> tuple[dict[int, int], list[Event]]:
+        """Make the pool smaller: preempt the newest as far as needed, then move what is left below the new end.
+
+        Gives the moves, source to destination, that the tensors must follow.
+        """
+        events: list[Event] = []
+        while self._pool.num_used > num_blocks:
+            events.append(self.preempt(self.running[-1], now, swap_space=0))
+        moves = self._pool.shrink(num_blocks)
+        for request in self.running:
+            request.block_ids = [moves.get(block_id, block_id) for block_id in request.block_ids]
+        return moves, events
+
+
+def _end_stall(request: Request, now: float) -> float:
+    assert request.preempted_at is not None
+    stalled = now - request.preempted_at
+    request.stalled += stalled
+    request.preempted_at = None
+    return stalled
+
+
+def _admission(request: Request) -> int:
+    assert request.admission is not None
+    return request.admission
+
+
+def _slot(request: Request) -> int:
+    assert request.slot is not None
+    return request.slot
