@@ -11,19 +11,19 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from pydantic import ValidationError
-
-from engine.core.block_pool import BlockPool, blocks_for
+from engine.core.block_pool import BlockPool
 from engine.core.events import Event, QueueFullError
-from engine.core.request import Request, StepPlan, StepResult
+from engine.core.request import Request, StepPlan
 from engine.core.scheduler import Scheduler
+from engine.live_changes import LiveChanges
 from engine.outputs import Deliver, Output, end_of, outputs_of
-from engine.settings import BLOCK_SIZE, SETTINGS, LiveSettings, SettingsError, explain
+from engine.settings import LiveSettings, SettingsError
+from engine.step_runner import StepRunner
 from engine.telemetry.frame import EngineInfo, Frame, LimitInfo
 from engine.telemetry.frames import estimates, look, with_percentiles
 from engine.telemetry.host import HostProbe
@@ -37,32 +37,6 @@ FAULTS_UNTIL_STOP = 3
 
 class EngineUnavailableError(RuntimeError):
     """The engine takes no new requests: it drains, or a fault stopped it. The message says which."""
-
-
-class RevisionConflictError(RuntimeError):
-    """Somebody else changed the settings in between. ``revision`` is the one in force."""
-
-    def __init__(self, revision: int) -> None:
-        super().__init__(f"the settings were changed by someone else: revision {revision} is in force")
-        self.revision = revision
-
-
-class StepRunner(Protocol):
-    """What computes plans and holds the tensors; ``engine.model.runner.Runner``, or a model-free one in tests.
-
-    Called by the loop's thread only, between steps but for ``run``.
-    """
-
-    @property
-    def block_bytes(self) -> int: ...
-
-    def run(self, plan: StepPlan) -> StepResult: ...
-
-    def resize(self, num_blocks: int) -> None: ...
-
-    def move(self, pairs: Sequence[tuple[int, int]]) -> None: ...
-
-    def forget_swapped(self) -> None: ...
 
 
 @dataclass
@@ -87,8 +61,8 @@ class EngineLoop:
     def __post_init__(self) -> None:
         self.telemetry = Telemetry(self.clock, self.wall)
         self.boot_id = uuid.uuid4().hex
-        self.revision = 0
         self._scheduler = Scheduler(self.settings, BlockPool(self.num_blocks), self.runner.block_bytes)
+        self._live = LiveChanges(self._scheduler, self.runner, self.info, self.telemetry, self.clock)
         self._commands: list[tuple[Callable[[], None], Future[None]]] = []
         self._host = HostProbe(self.info.device or "cpu")
         self._lock = threading.Lock()
@@ -175,6 +149,11 @@ class EngineLoop:
     # -- settings --------------------------------------------------------------------------------------------
 
     @property
+    def revision(self) -> int:
+        """Rises by one with each applied change."""
+        return self._live.revision
+
+    @property
     def limits(self) -> LiveSettings:
         return self._scheduler.settings
 
@@ -201,78 +180,10 @@ class EngineLoop:
         return self._change(changes, revision, source)
 
     def _change(self, changes: dict[str, Any], revision: int | None, source: str) -> LimitInfo:
-        events: list[Event] = []
         with self._lock:
-            if revision is not None and revision != self.revision:
-                raise RevisionConflictError(self.revision)
-            before = self._scheduler.settings
-            after = self._checked(changes)
-            if after.kv_tokens != before.kv_tokens:
-                after = self._resize_pool(before, after, events)
-            self._scheduler.update(after)
-            changed = [name for name in changes if getattr(before, name) != getattr(after, name)]
-            if changed:
-                self.revision += 1
-            for name in changed:
-                self.telemetry.log(
-                    "setting_changed", f"{name} {getattr(before, name)} → {getattr(after, name)} by {source}"
-                )
-                log.info("%s %s -> %s by %s", name, getattr(before, name), getattr(after, name), source)
-            self.telemetry.observe(events)
+            self.telemetry.observe(self._live.apply(changes, revision, source))
             self._work.notify_all()
-            return self._limit_info()
-
-    def _resize_pool(self, before: LiveSettings, after: LiveSettings, events: list[Event]) -> LiveSettings:
-        """Grow or shrink pool and tensors, in the loop's thread. All or nothing: what can fail comes first."""
-        num_blocks, old = blocks_for(after.kv_tokens), self._scheduler.pool.num_blocks
-        after = after.model_copy(update={"kv_tokens": num_blocks * BLOCK_SIZE})
-        if num_blocks > old:
-            self._scheduler.validate(after, num_blocks)
-            try:
-                self.runner.resize(num_blocks)
-            except (ValueError, MemoryError, RuntimeError) as error:
-                raise SettingsError(str(error)) from error
-            self._scheduler.resize(num_blocks, self.clock())
-        elif num_blocks < old:
-            shorter = after.model_copy(update={"kv_tokens": before.kv_tokens})
-            self._scheduler.update(shorter)  # a smaller context or fewer slots may be what makes it possible
-            try:
-                moves, happened = self._scheduler.resize(num_blocks, self.clock())
-            except SettingsError:
-                self._scheduler.update(before)
-                raise
-            events += happened
-            self.runner.move(list(moves.items()))
-            self.runner.resize(num_blocks)
-        self.telemetry.count_pool_resize()
-        return after
-
-    def _checked(self, changes: dict[str, Any]) -> LiveSettings:
-        for name in changes:
-            if name not in SETTINGS:
-                raise SettingsError(f"{name}: unknown setting; known are {', '.join(LiveSettings.model_fields)}")
-            if not SETTINGS[name].live:
-                raise SettingsError(f"{name} cannot change while the engine runs: restart with {SETTINGS[name].flag}")
-        trained = self.info.trained_context
-        try:
-            settings = LiveSettings.model_validate(self._scheduler.settings.model_dump() | changes, strict=True)
-        except ValidationError as error:
-            raise SettingsError("; ".join(explain(item) for item in error.errors())) from error
-        if trained is not None and settings.context > trained:
-            raise SettingsError(f"context {settings.context} is more than the model was trained for: at most {trained}")
-        return settings
-
-    def _limit_info(self) -> LimitInfo:
-        scheduler, settings = self._scheduler, self._scheduler.settings
-        mode = scheduler.policy.name
-        return LimitInfo(
-            **settings.model_dump(exclude={"mode"}),
-            revision=self.revision,
-            mode=mode,
-            next_mode=None if settings.mode == mode else settings.mode,
-            budget_in_force=scheduler.budget_in_force,
-            itl_unreachable=scheduler.itl_unreachable,
-        )
+            return self._live.limits()
 
     # -- what it tells ---------------------------------------------------------------------------------------
 
@@ -296,7 +207,7 @@ class EngineLoop:
         pace = self.telemetry.pace()
         with self._lock:
             seen = look(self._scheduler, pace, (self.bytes_per_token, self.scale_bytes_per_token), now)
-            limits = self._limit_info()
+            limits = self._live.limits()
         events, cursor = self.telemetry.events_since(event_cursor)
         minute, ten_minutes = self.telemetry.windows()
         generated, prompt = self.telemetry.rates()

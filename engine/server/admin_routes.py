@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from engine.loop import RevisionConflictError
+from engine.live_changes import RevisionConflictError
 from engine.server.chat_request import read_json
 from engine.server.context import ServerContext
 from engine.server.errors import ApiError

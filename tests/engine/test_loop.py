@@ -11,7 +11,8 @@ import pytest
 
 from engine.core.events import QueueFullError
 from engine.core.request import Request, SamplingParams, StepPlan, StepResult, Timeline
-from engine.loop import EngineLoop, EngineUnavailableError, RevisionConflictError
+from engine.live_changes import RevisionConflictError
+from engine.loop import EngineLoop, EngineUnavailableError
 from engine.outputs import Output
 from engine.settings import LiveSettings, SettingsError
 from engine.telemetry.frame import EngineInfo

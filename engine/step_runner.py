@@ -1,0 +1,26 @@
+"""What the loop asks of whoever computes its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from engine.core.request import StepPlan, StepResult
+
+
+class StepRunner(Protocol):
+    """What computes plans and holds the tensors; ``engine.model.runner.Runner``, or a model-free one in tests.
+
+    Called by the loop's thread only, between steps but for ``run``.
+    """
+
+    @property
+    def block_bytes(self) -> int: ...
+
+    def run(self, plan: StepPlan) -> StepResult: ...
+
+    def resize(self, num_blocks: int) -> None: ...
+
+    def move(self, pairs: Sequence[tuple[int, int]]) -> None: ...
+
+    def forget_swapped(self) -> None: ...
