@@ -162,6 +162,10 @@ def _describe(settings: StartSettings, model: LoadedModel, runner: Runner, url: 
         trained_context=model.config.max_positions,
         load_seconds=model.load_seconds,
         weight_bytes=model.weight_bytes,
+        layers=model.config.num_layers,
+        kv_heads=model.config.num_kv_heads,
+        head_dim=model.config.head_dim,
+        parameters=model.config.num_parameters,
         keys_required=bool(load_api_keys(settings)),
         notes=model.notes,
     )

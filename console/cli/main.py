@@ -13,6 +13,7 @@ from console.cli.doctor import doctor
 from console.cli.exits import EPILOG, NO_ENGINE, USAGE, fail
 from console.cli.flags import check_settings, merge_flags, settings_flags
 from console.cli.history import app as history_commands
+from console.cli.plan import plan
 from console.cli.replay import replay
 from console.cli.top import top
 from console.load.bench_command import bench
@@ -121,6 +122,7 @@ app.command("top", epilog=EPILOG)(top)
 app.add_typer(history_commands, name="history", context_settings=HELP_NAMES)
 app.command("replay", epilog=EPILOG)(replay)
 app.command("doctor", epilog=EPILOG)(doctor)
+app.command("plan", epilog=EPILOG)(plan)
 app.add_typer(config_commands, name="config", context_settings=HELP_NAMES)
 app.command("load", epilog=EPILOG)(load)
 app.command("bench", epilog=EPILOG)(bench)

@@ -58,6 +58,11 @@ class EngineInfo(Part):
     trained_context: int | None = None
     load_seconds: float | None = None
     weight_bytes: int | None = None
+    layers: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    """With the layers and the heads, what one token of KV takes in any type."""
+    parameters: int | None = None
     insecure: bool = False
     keys_required: bool = False
     """Clients must send an API key."""

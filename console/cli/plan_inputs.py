@@ -1,0 +1,206 @@
+"""Where the numbers of a plan come from: flags, a config.json, a model on disk, the engine that runs, this machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from console.cli.admin import AdminClient, AdminError
+from console.cli.engine_process import ENGINE_COMMAND, PROGRESS_PREFIX
+from console.cli.exits import FAILED, USAGE, fail, say
+from engine.advice.capacity import UTILISATION, CapacityError, Memory, ModelFacts, Speed, weight_bytes
+from engine.advice.model_file import facts_from_config
+from engine.advice.planner import TURN_SECONDS, USERS, Question
+from engine.advice.running import kv_dtype_of, memory_of, model_of
+from engine.settings import bytes_in
+from engine.telemetry.frame import Frame
+
+MOST_CONFIG_BYTES = 4 << 20
+"""A config.json is no larger; anything that is was named by mistake."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the flags said; ``None`` where they said nothing. Sizes are text as typed, ``24GiB``."""
+
+    model_config: Path | None = None
+    model: str | None = None
+    layers: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    weights_size: str | None = None
+    weights: str | None = None
+    gpu: str | None = None
+    memory: str | None = None
+    utilisation: float | None = None
+    users: int | None = None
+    turn_seconds: float | None = None
+    generate_seconds: float | None = None
+    prompt: int | None = None
+    answer: int | None = None
+    context: int | None = None
+    kv_dtype: str | None = None
+    prefill_speed: float | None = None
+    decode_speed: float | None = None
+
+
+def question_from(asked: Asked, admin: AdminClient, default_model: str) -> Question:
+    """All numbers together. A bad one ends the command with one line: exit 2, or 1 for a file that cannot be read.
+
+    ``default_model`` is the model of the settings, described when nothing else is named and no engine runs.
+    """
+    _check_together(asked)
+    try:
+        frame = _running(admin)
+        model = _model(asked, frame, default_model)
+        memory = _memory(asked, frame)
+        return Question(
+            model=_weighed(model, asked, memory),
+            memory=memory,
+            kv_dtype=asked.kv_dtype or _kv_dtype(asked, frame),
+            users=USERS if asked.users is None else asked.users,
+            turn_seconds=TURN_SECONDS if asked.turn_seconds is None else asked.turn_seconds,
+            generate_seconds=asked.generate_seconds,
+            prompt=asked.prompt,
+            answer=asked.answer,
+            context=asked.context,
+            speed=_speed(asked),
+        )
+    except CapacityError as error:
+        fail(str(error), USAGE)
+
+
+def _check_together(asked: Asked) -> None:
+    typed = [asked.layers, asked.kv_heads, asked.head_dim]
+    named = [asked.model_config, asked.model, next((one for one in typed if one is not None), None)]
+    if sum(one is not None for one in named) > 1:
+        fail("--model-config, --model and --layers each name a model; give one of them", USAGE)
+    if any(one is not None for one in typed) and None in typed:
+        fail("--layers, --kv-heads and --head-dim belong together", USAGE)
+    if asked.gpu is not None and asked.memory is not None:
+        fail("--gpu and --memory each say what there is; give one of them", USAGE)
+    if asked.utilisation is not None and asked.memory is not None:
+        fail("--utilisation is a share of a GPU; --memory is taken whole", USAGE)
+    if (asked.prefill_speed is None) != (asked.decode_speed is None):
+        fail("--prefill-speed and --decode-speed belong together", USAGE)
+
+
+def _running(admin: AdminClient) -> Frame | None:
+    try:
+        return admin.running()
+    except AdminError as error:
+        say(f"{error}; planning without it")
+        return None
+
+
+def _model(asked: Asked, frame: Frame | None, default_model: str) -> ModelFacts:
+    if asked.model_config is not None:
+        return _from_config(asked.model_config, asked.weights or "bf16")
+    if asked.layers is not None and asked.kv_heads is not None and asked.head_dim is not None:
+        return ModelFacts("the model", asked.layers, asked.kv_heads, asked.head_dim)
+    if asked.model is None and frame is not None and (known := model_of(frame)) is not None:
+        return known
+    source = asked.model or default_model
+    config = Path(source).expanduser() / "config.json"
+    described, reason = _described(source)
+    if described is None and config.is_file():
+        say(f"{reason} Planned from its config.json.")
+        return _from_config(config, asked.weights or "bf16")
+    if described is None:
+        fail(reason, FAILED)
+    return described
+
+
+def _from_config(path: Path, weights: str) -> ModelFacts:
+    try:
+        if path.is_dir():
+            path /= "config.json"
+        if path.stat().st_size > MOST_CONFIG_BYTES:
+            fail(f"{path} is no config.json: it is larger than {MOST_CONFIG_BYTES >> 20} MiB", FAILED)
+        document = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        fail(f"{path}: {error.strerror or error}", FAILED)
+    except ValueError as error:
+        fail(f"{path} is not JSON: {error}", FAILED)
+    if not isinstance(document, dict):
+        fail(f"{path} is no config.json: it holds no object", FAILED)
+    named = document.get("_name_or_path")
+    name = named if isinstance(named, str) and named else path.resolve().parent.name if path.stem == "config" else ""
+    return facts_from_config(document, name or path.stem, weights)
+
+
+def _described(source: str) -> tuple[ModelFacts | None, str]:
+    """What the engine says of a model without loading it, or why it says nothing."""
+    result = subprocess.run(
+        [*ENGINE_COMMAND, "model", "info", source, "--json"], capture_output=True, text=True, check=False
+    )
+    try:
+        found: dict[str, Any] = json.loads(result.stdout[max(0, result.stdout.find("{")) :])
+        return (
+            ModelFacts(
+                name=found["id"],
+                layers=found["layers"],
+                kv_heads=found["kv_heads"],
+                head_dim=found["head_dim"],
+                weight_bytes=found["weight_bytes"],
+                weights=found["weights"],
+                trained_context=found["trained_context"],
+                parameters=found["parameters"],
+            ),
+            "",
+        )
+    except (ValueError, KeyError):
+        said = (result.stdout + result.stderr).splitlines()
+        lines = [line.removeprefix(PROGRESS_PREFIX) for line in said if line.startswith(PROGRESS_PREFIX)]
+        return None, lines[-1] if lines else f"{source}: the engine could not describe it"
+
+
+def _weighed(model: ModelFacts, asked: Asked, memory: Memory) -> ModelFacts:
+    """The model with the weights it will have: of the size typed, else of the type asked for.
+
+    Those of this machine stay as the engine has them; on a card that is planned for they are 16-bit.
+    """
+    if asked.weights_size is not None:
+        return replace(model, weight_bytes=_size("--weights-size", asked.weights_size), weights=asked.weights)
+    wanted = asked.weights or ("bf16" if asked.gpu is not None else model.weights)
+    if wanted is None or wanted == model.weights or model.parameters is None:
+        return model
+    return replace(model, weight_bytes=weight_bytes(model.parameters, wanted), weights=wanted)
+
+
+def _memory(asked: Asked, frame: Frame | None) -> Memory:
+    share = UTILISATION if asked.utilisation is None else asked.utilisation
+    if asked.gpu is not None:
+        return Memory(_size("--gpu", asked.gpu), True, share)
+    if asked.memory is not None:
+        return Memory(_size("--memory", asked.memory), False)
+    here = memory_of(frame, share) if frame is not None else None
+    if here is None:
+        import psutil
+
+        here = Memory(int(psutil.virtual_memory().available), False)
+    if asked.utilisation is not None and not here.gpu:
+        fail("--utilisation is a share of a GPU: give --gpu too", USAGE)
+    return here
+
+
+def _kv_dtype(asked: Asked, frame: Frame | None) -> str:
+    """That of the running engine when its machine is planned for, else 16-bit."""
+    here = asked.gpu is None and frame is not None
+    return (kv_dtype_of(frame) if here and frame is not None else None) or "bf16"
+
+
+def _speed(asked: Asked) -> Speed | None:
+    if asked.prefill_speed is None or asked.decode_speed is None:
+        return None
+    return Speed(asked.prefill_speed, asked.decode_speed)
+
+
+def _size(flag: str, text: str) -> int:
+    size = bytes_in(text)
+    if size is None:
+        fail(f"{flag} needs a size with its unit, for example 24GiB or 16GB, not {text!r}", USAGE)
+    return size

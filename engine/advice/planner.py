@@ -1,0 +1,359 @@
+"""How many people fit, what to set and why, and what would help: rules on top of the arithmetic. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import ceil
+from typing import Literal
+
+from engine.advice.capacity import (
+    EVERY_CONTEXT,
+    Capacity,
+    CapacityError,
+    Load,
+    Memory,
+    ModelFacts,
+    Speed,
+    about,
+    byte_words,
+    context_for,
+)
+from engine.advice.doctor import PATIENCE
+from engine.settings import BLOCK_SIZE, SETTINGS
+
+Level = Literal["ok", "warn", "critical"]
+
+USERS = 5
+TURN_SECONDS = 90.0
+"""Between the turns of a person who reads, when nobody says otherwise."""
+GENERATE_SECONDS = 12.0
+"""Of one turn, when nobody says and nothing was measured."""
+CONTEXT = 2048
+SPARE_SLOTS = 1.25
+"""Slots for each request in flight: people do not come evenly."""
+FEWEST_SLOTS = 2
+"""For more than one person: a second stream in a step is almost free, and nobody waits for another's long answer."""
+SMOOTH = 0.1
+"""Seconds that a piece of somebody's prompt may add to a step of those who watch text stream."""
+BUDGETS = (16, 2048)
+BUDGET_CPU, BUDGET_GPU = 64, 512
+"""Without a measured speed."""
+PREFILL_WORK = 10
+"""Prompt tokens for each token of the answer from which a turn is mostly reading, on machines as they are."""
+RAM_TIGHT = 0.9
+"""Part of the free RAM from which the system may begin to swap."""
+SMALL_BOX = 8 << 30
+OUTGROWN = 4.0
+"""Requests in flight from which a server of another kind pays."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """All that is asked of the planner; ``None`` is not known."""
+
+    model: ModelFacts
+    memory: Memory
+    kv_dtype: str
+    users: int = USERS
+    turn_seconds: float = TURN_SECONDS
+    generate_seconds: float | None = None
+    prompt: int | None = None
+    """Tokens, everything that is sent: system prompt, documents, earlier turns."""
+    answer: int | None = None
+    context: int | None = None
+    speed: Speed | None = None
+
+
+@dataclass(frozen=True)
+class Advised:
+    """One setting, its value, and why in one sentence."""
+
+    name: str
+    value: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One thing to know, in words. ``key`` names the rule."""
+
+    key: str
+    level: Level
+    text: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The planner's answer."""
+
+    question: Question
+    capacity: Capacity
+    load: Load
+    wanted_slots: int
+    """What the people would need, whatever the memory holds."""
+    settings: tuple[Advised, ...]
+    """Empty when not even the weights fit."""
+    verdicts: tuple[Verdict, ...]
+    assumed: tuple[str, ...] = field(default=())
+    """What was neither given nor measured."""
+
+    def setting(self, name: str) -> int | None:
+        """The value advised for a setting; ``None`` if there is none."""
+        return next((one.value for one in self.settings if one.name == name), None)
+
+
+def make_plan(question: Question) -> Plan:
+    """Answer the question. Raises CapacityError for numbers that make no sense."""
+    _check(question)
+    seconds, assumed = _generate_seconds(question)
+    load = Load(question.users, seconds, question.turn_seconds)
+    context, reason = _context(question)
+    capacity = Capacity(question.model, question.memory, question.kv_dtype, context)
+    enough = max(FEWEST_SLOTS, ceil(load.in_flight * SPARE_SLOTS - 1e-9))
+    wanted = min(question.users, enough, int(SETTINGS["slots"].maximum or enough))
+    plan = Plan(question, capacity, load, wanted, (), (), assumed)
+    plan = replace(plan, settings=_settings(plan, reason))
+    return replace(plan, verdicts=tuple(_verdicts(plan)))
+
+
+def _check(question: Question) -> None:
+    for name in ("prompt", "answer"):
+        value = getattr(question, name)
+        if value is not None and value < 1:
+            raise CapacityError(f"{name} must be at least 1 token, not {value}")
+    low, high = SETTINGS["context"].minimum or 1, SETTINGS["context"].maximum or 1
+    if question.context is not None and not low <= question.context <= high:
+        raise CapacityError(f"context must be between {low:.0f} and {high:.0f} tokens, not {question.context}")
+
+
+def _generate_seconds(question: Question) -> tuple[float, tuple[str, ...]]:
+    """Seconds of work for one turn, and what had to be assumed for it."""
+    if question.generate_seconds is not None:
+        return question.generate_seconds, ()
+    if question.speed is not None and question.prompt is not None and question.answer is not None:
+        return question.speed.turn(question.prompt, question.answer), ()
+    missing = "the lengths of prompt and answer" if question.speed is not None else "a measured speed"
+    return GENERATE_SECONDS, (f"{GENERATE_SECONDS:g} s of work for each turn, for want of {missing}",)
+
+
+def _context(question: Question) -> tuple[int, str]:
+    trained = question.model.trained_context
+    if question.context is not None:
+        return question.context, "as asked for"
+    if question.prompt is not None and question.answer is not None:
+        need = context_for(question.prompt, question.answer)
+        text = f"a prompt of {question.prompt:,} and an answer of {question.answer:,} tokens need it"
+        if trained is not None and need > trained >= question.prompt + question.answer:
+            need = trained
+        return need, text
+    if trained is not None and trained < CONTEXT:
+        return trained, "the model was trained for no more"
+    return CONTEXT, "the default, since the lengths of prompt and answer are not given"
+
+
+def _settings(plan: Plan, context_reason: str) -> tuple[Advised, ...]:
+    capacity, load = plan.capacity, plan.load
+    context = capacity.context
+    if capacity.cache_tokens < context:
+        context = capacity.cache_tokens // EVERY_CONTEXT * EVERY_CONTEXT
+        context_reason = f"{capacity.context:,} do not fit: the cache holds {capacity.cache_tokens:,} tokens in all"
+        if context == 0:
+            return ()
+    fit = capacity.cache_tokens // context
+    slots = min(plan.wanted_slots, fit)
+    flight = f"{load.in_flight:.3g} in flight on average"
+    if slots < plan.wanted_slots:
+        slots_reason = f"{flight}, but the cache holds {fit} such contexts and more would preempt"
+    elif load.users == 1:
+        slots_reason = "there is one"
+    elif load.in_flight >= load.users:
+        slots_reason = f"all {load.users} are in flight at once, since nobody pauses"
+    elif slots > ceil(load.in_flight * SPARE_SLOTS):
+        slots_reason = f"{flight}; a second stream is almost free, so that nobody waits for one long answer"
+    else:
+        slots_reason = f"{flight}, and a quarter more since people do not come evenly"
+    return (
+        Advised("slots", slots, slots_reason),
+        Advised("context", context, context_reason),
+        _queue(plan, slots),
+        _budget(plan.question),
+        _pool(plan, slots, context),
+    )
+
+
+def _queue(plan: Plan, slots: int) -> Advised:
+    pace = plan.load.generate_seconds / slots
+    others = max(1, plan.load.users - slots)
+    depth = max(1, min(int(PATIENCE / pace), others, int(SETTINGS["queue"].maximum or others)))
+    wait = f"a place moves on every {pace:.2g} s, so the last waits about {depth * pace:.2g} s"
+    if depth == others:
+        return Advised("queue", depth, f"no more than {others} can be left over; {wait}")
+    return Advised("queue", depth, f"{wait}; whoever comes then gets 503 at once instead of a promise")
+
+
+def _budget(question: Question) -> Advised:
+    low, high = BUDGETS
+    if question.speed is None:
+        where, value = ("GPU", BUDGET_GPU) if question.memory.gpu else ("CPU", BUDGET_CPU)
+        return Advised("budget", value, f"the default on a {where}; a measured prefill speed would tell")
+    value = low
+    while value * 2 <= min(question.speed.prefill * SMOOTH, high):
+        value *= 2
+    cost = value / question.speed.prefill * 1000
+    return Advised("budget", value, f"a piece of a prompt adds about {cost:.2g} ms to a step of those who read along")
+
+
+def _pool(plan: Plan, slots: int, context: int) -> Advised:
+    capacity, most = plan.capacity, int(SETTINGS["kv_tokens"].maximum or 0)
+    if plan.question.memory.gpu:
+        return Advised(
+            "kv_tokens", min(capacity.cache_tokens, most), "all that the weights leave: what no request needs "
+            "keeps the beginnings of prompts",
+        )  # fmt: skip
+    need = min(ceil(slots * context / BLOCK_SIZE) * BLOCK_SIZE, most)
+    size = byte_words(need * capacity.model.token_bytes(capacity.kv_dtype))
+    return Advised("kv_tokens", need, f"{slots} x {context:,}, so that nobody is preempted; {size}")
+
+
+def _slots(number: int) -> str:
+    return f"{number} {'slot' if number == 1 else 'slots'}"
+
+
+# ------------------------------------------------------------------ verdicts
+
+
+def _verdicts(plan: Plan) -> list[Verdict]:
+    found = [*_fit(plan), *_lengths(plan), *_work(plan), *_outgrown(plan)]
+    rank = {"critical": 0, "warn": 1, "ok": 2}
+    return sorted(found, key=lambda verdict: rank[verdict.level])
+
+
+def _fit(plan: Plan) -> list[Verdict]:
+    capacity, question = plan.capacity, plan.question
+    model, memory, kv = capacity.model, capacity.memory, capacity.kv_dtype
+    where = "card" if memory.gpu else "machine"
+    found = []
+    if model.weight_bytes is None:
+        found.append(Verdict("weights_unknown", "warn", "The weights' size is not known, so the cache is overstated: "
+                             "give --weights-size."))  # fmt: skip
+    if capacity.cache_bytes <= 0:
+        text = f"The weights alone take {byte_words(model.weight_bytes or 0)} of {byte_words(memory.usable)}"
+        return [Verdict("smaller_model", "critical", f"{text}: a smaller model, or weights of fewer bits.")]
+    wanted, context = plan.wanted_slots, capacity.context
+    if plan.setting("slots") == wanted and plan.setting("context") == context:
+        need, total = wanted * context, capacity.cache_tokens
+        found.append(Verdict("fits", "ok", f"{_slots(wanted)} x {context:,} = {need:,} of {total:,} tokens of cache: "
+                             "nobody is preempted."))  # fmt: skip
+        return found + _tight(plan)
+    if capacity.conversations < 1:
+        text = f"Not one conversation of {context:,} tokens fits: the cache holds {capacity.cache_tokens:,}"
+        found.append(Verdict("context_too_large", "critical", f"{text}."))
+    else:
+        found.append(
+            Verdict(
+                "overcommit",
+                "warn",
+                f"{_slots(wanted)} x {context:,} = {wanted * context:,} tokens, but the cache "
+                f"holds {capacity.cache_tokens:,}: with that many the newest would be preempted.",
+            )
+        )
+    eight = capacity.with_cache("int8")
+    if kv != "int8":
+        found.append(
+            Verdict(
+                "int8_cache",
+                "warn",
+                f"An 8-bit cache would hold {about(eight.conversations)} conversations instead "
+                f"of {about(capacity.conversations)}, and costs a little quality: measure it.",
+            )
+        )
+    if question.prompt is not None and question.answer is not None:
+        need = context_for(question.prompt, question.answer)
+        if need < context:
+            shorter = replace(capacity, context=need)
+            found.append(
+                Verdict(
+                    "shorter_context",
+                    "warn",
+                    f"A context of {need:,}, which prompt and answer need, fits {about(shorter.conversations)} times.",
+                )
+            )
+    best = eight.conversations if kv != "int8" else capacity.conversations
+    if best < wanted:
+        few = f"Even an 8-bit cache is short of {wanted} conversations on this {where}"
+        text = f"{few}: a smaller model leaves more for the cache, or let the rest wait."
+        found.append(Verdict("smaller_model", "warn", text))
+    return found + _tight(plan)
+
+
+def _tight(plan: Plan) -> list[Verdict]:
+    memory, model = plan.question.memory, plan.question.model
+    tokens = plan.setting("kv_tokens")
+    if memory.gpu or tokens is None:
+        return []
+    taken = (model.weight_bytes or 0) + tokens * model.token_bytes(plan.question.kv_dtype)
+    if taken <= RAM_TIGHT * memory.total:
+        return []
+    left = byte_words(memory.total - taken)
+    return [Verdict("os_swap", "warn", f"Weights and cache leave {left} of the free RAM: anything else that grows "
+                    "makes the system swap, and no setting helps against that.")]  # fmt: skip
+
+
+def _lengths(plan: Plan) -> list[Verdict]:
+    question, context = plan.question, plan.capacity.context
+    found = []
+    trained = question.model.trained_context
+    if trained is not None and context > trained:
+        found.append(Verdict("trained_context", "critical", f"A context of {context:,} is more than the {trained:,} "
+                             "tokens that the model was trained for."))  # fmt: skip
+    both = (question.prompt or 0) + (question.answer or 0)
+    if both > context:
+        found.append(Verdict("too_long", "critical", f"Prompt and answer take {both:,} tokens, the context is "
+                             f"{context:,}: longer prompts are refused, longer answers end early."))  # fmt: skip
+    return found
+
+
+def _work(plan: Plan) -> list[Verdict]:
+    """Which phase the work is in, and what shortens it."""
+    question, load = plan.question, plan.load
+    prompt, answer, speed = question.prompt, question.answer, question.speed
+    cores = "a GPU or more cores" if not question.memory.gpu else "a faster card"
+    generic = Verdict("phases", "ok", "More cores shorten the reading of prompts only: writing is bound by memory "
+                      "bandwidth, there a smaller model or fewer bits help.")  # fmt: skip
+    if prompt is None or answer is None:
+        return [generic]
+    turn = f"A {prompt:,}-token prompt with a {answer:,}-token answer is"
+    if speed is None:
+        if prompt >= PREFILL_WORK * answer:
+            return [Verdict("prefill_work", "ok", f"{turn} prefill work: {cores}, shorter prompts or cached prefixes "
+                            "shorten it.")]  # fmt: skip
+        return [generic]
+    reading, writing = prompt / speed.prefill, answer / speed.decode
+    split = f"{reading:.2g} s of reading, {writing:.2g} s of writing"
+    if reading >= writing:
+        found = [Verdict("prefill_work", "ok", f"{turn} prefill work ({split}): {cores}, shorter prompts or cached "
+                         "prefixes shorten it.")]  # fmt: skip
+    else:
+        found = [Verdict("decode_work", "ok", f"{turn} decode work ({split}): more cores shorten the reading only, a "
+                         "smaller model or fewer bits the writing.")]  # fmt: skip
+    between = max(load.turn_seconds, load.generate_seconds)
+    busy = load.users * reading / between
+    if busy > 1:
+        found.append(Verdict("saturated", "critical", f"Reading the prompts alone keeps the machine busy {busy:.2g} "
+                             "times over: no setting helps, only fewer or shorter prompts or a faster "
+                             "machine."))  # fmt: skip
+    return found
+
+
+def _outgrown(plan: Plan) -> list[Verdict]:
+    flight, memory = plan.load.in_flight, plan.question.memory
+    if flight <= OUTGROWN:
+        return []
+    if memory.gpu:
+        return [Verdict("vllm", "warn", f"{flight:.3g} in flight on a GPU: time for vLLM; `slotdeck export vllm` "
+                        "writes its settings.")]  # fmt: skip
+    if memory.total <= SMALL_BOX:
+        return [Verdict("small_box", "warn", f"{flight:.3g} in flight on a small machine without a GPU: a smaller "
+                        "model, a shorter context or an 8-bit cache help, vLLM does not.")]  # fmt: skip
+    return [Verdict("vllm", "warn", f"{flight:.3g} in flight: from about {OUTGROWN:g} on, a machine with a GPU and "
+                    "vLLM is the next step.")]  # fmt: skip
