@@ -83,14 +83,19 @@ class EngineLoop:
         self._watchdog.watch(self.step_timeout, self._wedged)
 
     def drain(self) -> None:
-        """Refuse newcomers and fail what waits; those running go on. Irrevocable."""
+        """Refuse newcomers and what waits; those running go on. Irrevocable."""
         with self._lock:
             if self._draining:
                 return
             self._draining = True
-            waiting = list(self._scheduler.waiting)
             self.telemetry.log("draining", f"draining: {len(self._scheduler.admitted())} requests run to their end")
-            events = self._fail(waiting, "the server is shutting down, try again later")
+            now = self.clock()
+            events = [
+                event
+                for request in list(self._scheduler.waiting)
+                for event in self._scheduler.refuse(request.id, "the server is shutting down, try again later", now)
+            ]
+            self.telemetry.observe(events)
         self._hand_over(events)
 
     def stop(self, reason: str = "the server was stopped") -> None:

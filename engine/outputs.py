@@ -20,9 +20,9 @@ class Output:
     finish_reason: str | None = None
     """``stop``, ``length`` or ``cancelled`` when the request has ended without a failure."""
     error: str | None = None
-    """Why the request failed, as a sentence for its client."""
+    """Why the request failed or was refused, as a sentence for its client."""
     unserved: bool = False
-    """It failed before anything was computed for it, so that trying again later or elsewhere repeats nothing."""
+    """It ended before anything was computed for it, so that trying again later or elsewhere repeats nothing."""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     """One for each of ``token_ids`` when the request asks for them, else empty."""
     cached_tokens: int = 0
@@ -57,7 +57,7 @@ def end_of(event: Event) -> Output | None:
         return replace(end, finish_reason=request.finish_reason.value if request.finish_reason else "stop")
     if event.kind is EventKind.CANCELLED:
         return replace(end, finish_reason="cancelled")
-    if event.kind is EventKind.FAILED:
+    if event.kind in (EventKind.FAILED, EventKind.REJECTED):
         error = request.failure or "the request failed"
         return replace(end, error=error, unserved=request.timeline.scheduled is None)
     return None

@@ -20,7 +20,7 @@ from engine.telemetry.request_detail import RequestDetail
 ASK_SECONDS = 1.0
 WIDE = 112
 """Columns from which prefill chunks stand beside the gaps."""
-ENDED = ("finished", "cancelled", "failed")
+ENDED = ("finished", "cancelled", "failed", "rejected")
 
 
 def compose_request(
@@ -41,9 +41,8 @@ def compose_request(
 def _heading(detail: RequestDetail | None, cells: int) -> Line:
     if detail is None:
         return heading("Request", "", cells)
-    mark = {"waiting": "·", "finished": "✓", "cancelled": "✗", "failed": "✗"}.get(detail.state) or STATE_MARKS[
-        detail.state
-    ]
+    marks = {"waiting": "·", "finished": "✓"} | dict.fromkeys(("cancelled", "failed", "rejected"), "✗")
+    mark = marks.get(detail.state) or STATE_MARKS[detail.state]
     reason = f" ({clean(detail.finish_reason)})" if detail.finish_reason and detail.state == "finished" else ""
     slot = "" if detail.slot is None else f"  slot {detail.slot}"
     style = detail.state if detail.state in STATE_MARKS else "critical" if detail.state == "failed" else "value"

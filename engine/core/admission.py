@@ -36,18 +36,18 @@ def admissible(
 ) -> Iterator[tuple[Request, Sequence[Request]]]:
     """Who could be admitted now, in order, each with those it would pass; as if each before it had been.
 
-    Nobody passes a preempted request, and nobody enters while another mode than the one asked for is ``in_force``.
-    ``forming``: a batch is being put together, its first ones admitted.
+    Nobody passes a preempted request, and nobody enters while another mode than the one asked for is ``in_force``. A
+    batch that runs takes in only those that it keeps a slot for. ``forming``: it is being put together.
     """
     policy = POLICIES[settings.mode]
     if slots.preempted or (slots.num_taken and policy is not in_force):
         return
-    if slots.num_taken and not (policy.joins_running or forming):
-        return
     running, available = len(slots.running), pool.num_available
     passed: list[Request] = []
-    for request in waiting:
-        if running + len(slots.held) >= policy.slots(settings.slots):
+    newcomers = policy.joins_running or forming or not slots.num_taken
+    free = policy.slots(settings.slots) - slots.num_taken - len(slots.reserved)
+    for request in waiting if newcomers else slots.reserved:
+        if newcomers and free <= 0:
             return
         if request.waits_for_leader:
             continue
@@ -55,7 +55,13 @@ def admissible(
         if fits(cost, running, available):
             yield request, tuple(passed)
             running, available = running + 1, available - cost
+            free -= 1 + (len(further_answers(waiting, request)) if policy.holds_slots else 0)
         elif request.overtaken >= MOST_OVERTAKEN or len(passed) >= LOOK_AHEAD:
             return
         else:
             passed.append(request)
+
+
+def further_answers(waiting: WaitingQueue, leader: Request) -> list[Request]:
+    """Those in the queue that wait for ``leader`` to compute the prompt they share."""
+    return [request for request in waiting if request.leader is leader]

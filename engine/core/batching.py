@@ -23,7 +23,10 @@ class Policy:
     joins_running: bool
     """Whether a request may be admitted while others that were there before hold slots."""
     holds_slots: bool
-    """Whether a finished request keeps its slot (not its KV) until all others of its batch have finished."""
+    """Whether a finished request keeps its slot (not its KV) until all others of its batch have finished.
+
+    Then slots are also kept for further answers to a prompt of the batch, which enter when it is computed.
+    """
     prefill_first: bool
     """Whether nobody decodes before everybody in the batch has its first token."""
 

@@ -29,6 +29,7 @@ class EventKind(Enum):
     FINISHED = "finished"
     CANCELLED = "cancelled"
     FAILED = "failed"
+    REJECTED = "rejected"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,10 @@ def check_scheduler(scheduler: Scheduler) -> None:
     slots = [request.slot for request in scheduler.admitted()]
     assert None not in slots
     assert len(set(slots)) == len(slots), "a slot is held twice"
-    assert not scheduler.held or running or preempted, "a finished batch holds slots"
+    reserved = scheduler.slots.reserved
+    assert not scheduler.held or running or preempted or reserved, "a finished batch holds slots"
+    assert all(request.id in scheduler.waiting for request in reserved), "a slot is kept for somebody who is gone"
+    assert not reserved or scheduler.slots.num_taken, "slots are kept of a batch that is over"
     for request in running:
         assert request.num_computed_tokens <= request.num_tokens
         assert len(request.block_ids) >= blocks_for(request.num_computed_tokens)

@@ -18,10 +18,12 @@ class State(Enum):
     FINISHED = "finished"
     CANCELLED = "cancelled"
     FAILED = "failed"
+    REJECTED = "rejected"
+    """Refused while it waited: the engine is shutting down. Nothing was computed for it."""
 
     @property
     def ended(self) -> bool:
-        return self in (State.FINISHED, State.CANCELLED, State.FAILED)
+        return self in (State.FINISHED, State.CANCELLED, State.FAILED, State.REJECTED)
 
 
 class FinishReason(Enum):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from engine.core.admission import admissible, fits
+from engine.core.admission import admissible, fits, further_answers
 from engine.core.batching import POLICIES
 from engine.core.block_pool import BlockPool, blocks_for
 from engine.core.budget import MOST_BUDGET, StepCost, split_budget
@@ -91,6 +91,15 @@ class Scheduler:
             self._end(request, State.FAILED, now, events)
         return events
 
+    def refuse(self, request_id: str, reason: str, now: float) -> list[Event]:
+        """End a request that still waits, as one that was never taken; ``reason`` is a sentence for its client."""
+        request = self._by_id.get(request_id)
+        events: list[Event] = []
+        if request is not None and request.state is State.WAITING:
+            request.failure = reason
+            self._end(request, State.REJECTED, now, events)
+        return events
+
     @staticmethod
     def validate(settings: LiveSettings, num_blocks: int) -> None:
         """Raise SettingsError, naming reason and maximum, unless a pool of so many blocks can honour these settings."""
@@ -112,6 +121,8 @@ class Scheduler:
         if not settings.prefix_cache:
             self.pool.drop_prefixes()
         self.slots.tables.prefix_cache = settings.prefix_cache
+        policy = POLICIES[settings.mode]
+        self.slots.trim_reserved(policy.slots(settings.slots) if policy is self.policy else 0)
         self.settings = settings
 
     def check_resize(self, num_blocks: int) -> None:
@@ -239,7 +250,7 @@ class Scheduler:
     def _plan_decodes(self, now: float, events: list[Event]) -> list[Row]:
         """A row for every running decode, oldest first; the newest running request makes room when blocks run out."""
         rows: list[Row] = []
-        if not self.policy.may_decode(self.running):
+        if not self._may_decode():
             return rows
         swap_space = self.settings.swap_space if self.settings.preemption == "swap" else 0
         for request in self.running.copy():
@@ -257,6 +268,13 @@ class Scheduler:
                 rows.append(Row(request, request.num_computed_tokens, 1, samples=True))
         return rows
 
+    def _may_decode(self) -> bool:
+        """Whether the mode lets running requests decode now, or all of the batch are to have their prompts first."""
+        policy = self.policy
+        if policy.prefill_first and (self.slots.awaits_more or next(self._admissible(), None) is not None):
+            return False
+        return policy.may_decode(self.running)
+
     def _resume(self, now: float, events: list[Event]) -> list[Row]:
         """Preempted requests come back oldest first, each only when its whole known length fits.
 
@@ -268,7 +286,7 @@ class Scheduler:
             if not fits(self.slots.cost_to_resume(request), len(self.running), self.pool.num_available):
                 break
             events.append(self.slots.resume(request, now))
-            if request.decoding and self.policy.may_decode(self.running):
+            if request.decoding and self._may_decode():
                 rows.append(Row(request, request.num_computed_tokens, 1, samples=True))
         return rows
 
@@ -280,6 +298,9 @@ class Scheduler:
                 other.overtaken += 1
             self.waiting.admit(request)
             events.append(self.slots.admit(request, now))
+            if self.policy.holds_slots:
+                slots = self.policy.slots(self.settings.slots)
+                self.slots.reserve(further_answers(self.waiting, request), slots)
 
     def _admissible(self, *, forming: bool = False) -> Iterator[tuple[Request, Sequence[Request]]]:
         return admissible(self.waiting, self.slots, self.pool, self.settings, self.policy, forming=forming)
@@ -341,6 +362,7 @@ class Scheduler:
         del self._by_id[request.id]
         if request.state is State.WAITING:
             self.waiting.remove(request)
+            self.slots.give_up_reserved(request)
         else:
             self.slots.leave(request, now, hold=self.policy.holds_slots)
         if request.output_limit is not None:

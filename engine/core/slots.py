@@ -6,6 +6,8 @@ batch, its slot stays taken until the longest of that batch has ended; its block
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.core.block_pool import BlockPool, blocks_for
 from engine.core.block_tables import BlockTables
 from engine.core.events import Event, EventKind
@@ -23,6 +25,8 @@ class Slots:
         """They lost their blocks and wait to resume; ordered by first admission."""
         self.held: list[Request] = []
         """They have ended, but the batch they were in has not."""
+        self.reserved: list[Request] = []
+        """Further answers to a prompt that a static batch computes: they wait for it, and their slot waits for them."""
         self.tables = BlockTables(pool, prefix_cache)
         self.swap = SwapLedger(block_bytes)
         self._pool = pool
@@ -36,8 +40,31 @@ class Slots:
     def num_taken(self) -> int:
         return len(self.running) + len(self.preempted) + len(self.held)
 
+    @property
+    def awaits_more(self) -> bool:
+        """Whether a reserved slot will be taken once a prompt that is being computed is done."""
+        return any(request.waits_for_leader and request.leader in self.running for request in self.reserved)
+
+    def reserve(self, requests: Sequence[Request], slots: int) -> None:
+        """Keep slots of this batch, of ``slots`` in effect, for as many of ``requests`` as there are slots left."""
+        self.reserved += requests
+        self.trim_reserved(slots)
+
+    def trim_reserved(self, slots: int) -> None:
+        """Keep no more slots than ``slots`` in effect leave; whoever loses theirs waits for the next batch."""
+        del self.reserved[max(0, slots - self.num_taken) :]
+        self._end_batch()
+
+    def give_up_reserved(self, request: Request) -> None:
+        """One that waited has ended; its slot need not be kept."""
+        if request in self.reserved:
+            self.reserved.remove(request)
+            self._end_batch()
+
     def admit(self, request: Request, now: float) -> Event:
         """Give a request that waited the lowest slot and blocks for its whole known length, which must fit."""
+        if request in self.reserved:
+            self.reserved.remove(request)
         self.tables.take(request)
         request.cached_tokens = request.num_computed_tokens
         taken = {other.slot for other in self.taken()}
@@ -98,7 +125,11 @@ class Slots:
         self.tables.release(request)
         if hold:
             self.held.append(request)
-        if not (self.running or self.preempted):
+        self._end_batch()
+
+    def _end_batch(self) -> None:
+        """Give the held slots back when nobody of the batch is left."""
+        if not (self.running or self.preempted or self.reserved):
             self.held.clear()
 
     def lose_all(self, now: float) -> list[Event]:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Protocol
 
 from engine.core.events import Event
-from engine.core.request import State
 from engine.settings import StartSettings
 from engine.telemetry.frame import EngineInfo, Frame, FrameEvent
 from engine.telemetry.history_file import RequestRecord, history_path
@@ -196,13 +195,12 @@ def thinned(events: Iterable[FrameEvent], now: float, missed: int = 0) -> tuple[
 def _record(event: Event, wall: float, boot_id: str) -> RequestRecord:
     request, timeline = event.request, event.request.timeline
     itl_p50, itl_p95, itl_max = percentiles(request.gaps, 50, 95, 100)
-    outcome = {State.FINISHED: "finished", State.CANCELLED: "cancelled"}.get(request.state, "failed")
     return RequestRecord(
         boot_id=boot_id,
         request_id=request.id,
         user=request.user,
         ended=wall,
-        outcome=outcome,
+        outcome=request.state.value,
         finish_reason=request.finish_reason.value if request.finish_reason else None,
         failure=request.failure,
         slot=request.slot,

@@ -10,7 +10,7 @@ from typing import Literal
 from engine.telemetry.frame import Part
 
 RequestState = Literal[
-    "waiting", "prefill", "decode", "held", "preempted", "swapped", "finished", "cancelled", "failed"
+    "waiting", "prefill", "decode", "held", "preempted", "swapped", "finished", "cancelled", "failed", "rejected"
 ]
 Cause = Literal["preempted", "prefill", "os_swap", "slow_step", "between_steps"]
 

@@ -130,7 +130,7 @@ class RequestLog:
                 record.stalls.append(Stall(event.time, event.tokens, event.swapped_bytes > 0))
             elif kind == "resumed":
                 self._end_stall(record, event.time)
-            elif kind in ("finished", "cancelled", "failed"):
+            elif kind in ("finished", "cancelled", "failed", "rejected"):
                 self._end(record, request, kind, event.time)
 
     def _begin(self, request: Request, now: float) -> _Record:

@@ -25,7 +25,7 @@ MINUTE = 60.0
 TEN_MINUTES = 600.0
 RATE_SECONDS = 5.0
 EVENTS_KEPT = 1000
-_ENDS = (EventKind.FINISHED, EventKind.CANCELLED, EventKind.FAILED)
+_ENDS = (EventKind.FINISHED, EventKind.CANCELLED, EventKind.FAILED, EventKind.REJECTED)
 
 
 def _tokens(number: int) -> str:
@@ -207,6 +207,10 @@ class Telemetry:
         self._count("failed")
         self._log(event, f"{event.request.user} failed: {event.request.failure}")
 
+    def _rejected(self, event: Event) -> None:
+        self._count("rejected")
+        self._log(event, f"{event.request.user} refused: {event.request.failure}")
+
     _OBSERVERS: dict[EventKind, Callable[[Telemetry, Event], None]] = {  # noqa: RUF012 - a constant table
         EventKind.ADMITTED: _admitted,
         EventKind.FIRST_TOKEN: _first_token,
@@ -215,6 +219,7 @@ class Telemetry:
         EventKind.FINISHED: _finished,
         EventKind.CANCELLED: _cancelled,
         EventKind.FAILED: _failed,
+        EventKind.REJECTED: _rejected,
     }
 
     # -- to frames and metrics ------------------------------------------------------------------------------

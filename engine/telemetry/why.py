@@ -25,6 +25,10 @@ def _seconds(value: float) -> str:
     return f"{value * 1000:.0f} ms" if value < 0.9995 else f"{value:.1f} s" if value < 99.95 else f"{value:.0f} s"
 
 
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def _others(number: int, verb: str = "") -> str:
     people = "one other" if number == 1 else f"{number} others"
     return f"{people} {verb}".rstrip()
@@ -36,7 +40,7 @@ def _queue(detail: RequestDetail) -> str:
         place = f"number {detail.position} in the queue" if detail.position else "in the queue"
         start = "" if detail.estimate is None else f", likely to start in about {_seconds(detail.estimate)}"
         return f"waiting for {_seconds(wait or 0)}, {place}{start}"
-    never_started = detail.slot is None and detail.state == "cancelled"
+    never_started = detail.slot is None and detail.state in ("cancelled", "rejected")
     if wait is None or (wait < SHORT_WAIT and not never_started):
         return ""
     reasons = []
@@ -46,7 +50,8 @@ def _queue(detail: RequestDetail) -> str:
         reasons.append(f"{_others(detail.ahead, 'went')} first")
     because = f": {' and '.join(reasons)}" if reasons else ""
     if never_started:
-        return f"never started, cancelled after {_seconds(wait)} in the queue{because}"
+        ended = "refused" if detail.state == "rejected" else "cancelled"
+        return f"never started, {ended} after {_seconds(wait)} in the queue{because}"
     freed = f" until a request of {detail.freed_by} ended" if detail.freed_by else ""
     return f"waited {_seconds(wait)} in the queue{because}{freed}"
 
@@ -59,12 +64,12 @@ def _prefill(detail: RequestDetail) -> str:
     tokens, steps = sum(chunk.tokens for chunk in first), sum(chunk.steps for chunk in first)
     others, streams = sum(chunk.others for chunk in first), max(chunk.streams for chunk in first)
     lost = sum(stall.seconds or 0 for stall in detail.stalls if stall.at < (detail.ttft or 0))
-    text = f"its {tokens} prompt tokens took {_seconds(took)} in {steps} {'step' if steps == 1 else 'steps'}"
+    text = f"its {_counted(tokens, 'prompt token')} took {_seconds(took)} in {_counted(steps, 'step')}"
     shared = []
     if streams:
         shared.append(_others(streams, "writing"))
     if others:
-        shared.append(f"{others} prompt tokens of others")
+        shared.append(f"{_counted(others, 'prompt token')} of others")
     if shared:
         text += f", shared with {' and '.join(shared)}"
     return f"{text}, preempted for {_seconds(lost)} of it" if lost >= SHORT_WAIT else text
@@ -73,7 +78,7 @@ def _prefill(detail: RequestDetail) -> str:
 def _pause(detail: RequestDetail) -> str:
     if detail.preemptions:
         times = "once" if detail.preemptions == 1 else f"{detail.preemptions} times"
-        again = f", {detail.recomputed_tokens} tokens computed twice" if detail.recomputed_tokens else ""
+        again = f", {_counted(detail.recomputed_tokens, 'token')} computed twice" if detail.recomputed_tokens else ""
         if any(stall.swapped for stall in detail.stalls):
             again += ", its KV copied to host memory and back"
         now = detail.state in ("preempted", "swapped")
@@ -89,6 +94,8 @@ def _pause(detail: RequestDetail) -> str:
 
 
 def _end(detail: RequestDetail) -> str:
+    if detail.state == "rejected":
+        return detail.failure or ""
     return f"failed: {detail.failure}" if detail.state == "failed" and detail.failure else ""
 
 

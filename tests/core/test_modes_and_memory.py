@@ -7,7 +7,7 @@ import pytest
 from engine.core.block_pool import BlockPool, content_of
 from engine.core.budget import LEAST_BUDGET, StepCost
 from engine.core.events import EventKind, QueueFullError
-from engine.core.request import State, StepPlan
+from engine.core.request import Request, State, StepPlan
 from engine.settings import SettingsError
 from tests.core.simple_engine import Engine, shares
 
@@ -64,6 +64,76 @@ def test_static_takes_what_waits_and_no_more_than_the_slots() -> None:
     assert [request.state for request in requests].count(State.RUNNING) == 2
     engine.run_to_end()
     assert all(request.state is State.FINISHED for request in requests)
+
+
+def several(engine: Engine, answers: int, output: int = 6, prompt: int = 80) -> list[Request]:
+    tokens = [7_000_000 + i for i in range(prompt)]
+    requests = [engine.make(tokens, output, user="several") for _ in range(answers)]
+    engine.scheduler.add(*requests)
+    return requests
+
+
+def test_static_keeps_slots_for_further_answers_to_a_prompt_of_the_batch() -> None:
+    engine = Engine(mode="static", slots=4, queue=16)
+    answers, others = several(engine, 3), [engine.add(8, output=6) for _ in range(4)]
+    engine.step()
+    assert [request.state for request in others].count(State.RUNNING) == 1, "two slots are kept for the answers"
+    while any(request.state is State.WAITING for request in answers):
+        assert engine.step().num_decodes == 0, "somebody decoded before the batch had its prompts"
+        assert [request.state for request in others].count(State.RUNNING) == 1
+    assert [request.cached_tokens for request in answers] == [0, 64, 64]
+    while answers[0].state is State.RUNNING:
+        engine.step()
+    assert len({request.slot for request in [*answers, others[0]]}) == 4
+    engine.run_to_end()
+    assert all(request.state is State.FINISHED for request in [*answers, *others])
+
+
+def test_static_answers_beyond_the_slots_are_the_next_batch() -> None:
+    engine = Engine(mode="static", slots=2, queue=16)
+    answers = several(engine, 5)
+    batches: list[list[Request]] = []
+    while engine.scheduler.has_work:
+        before = len(engine.scheduler.admitted())
+        engine.step()
+        if before == 0:
+            batches.append([])
+        batches[-1] += [request for request in engine.scheduler.running if request not in batches[-1]]
+    assert batches == [answers[:2], answers[2:4], answers[4:]]
+
+
+def test_a_first_answer_of_one_token_ends_before_the_others_begin_and_their_slots_are_still_theirs() -> None:
+    engine = Engine(mode="static", slots=2, queue=16)
+    answers = several(engine, 2, output=1, prompt=40)
+    others = [engine.add(8, output=6) for _ in range(2)]
+    engine.step()
+    assert answers[0].state is State.FINISHED
+    assert engine.scheduler.held == [answers[0]]
+    engine.step()
+    assert answers[1].state is State.FINISHED
+    assert [request.state for request in others] == [State.WAITING, State.WAITING]
+    engine.run_to_end()
+    assert all(request.state is State.FINISHED for request in others)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "fewer slots", "another mode", "first cancelled"])
+def test_a_slot_is_kept_for_nobody_who_will_not_come(how: str) -> None:
+    engine = Engine(mode="static", slots=2, queue=16, budget=16)
+    first, second = several(engine, 2)
+    engine.step()
+    assert engine.scheduler.slots.reserved == [second]
+    if how == "cancelled":
+        engine.scheduler.cancel(second.id, engine.now)
+    elif how == "first cancelled":
+        engine.scheduler.cancel(first.id, engine.now)
+    else:
+        engine.change(**({"slots": 1} if how == "fewer slots" else {"mode": "continuous"}))
+    engine.scheduler.check()
+    assert (second in engine.scheduler.slots.reserved) is (how == "first cancelled")
+    engine.run_to_end()
+    ended = State.CANCELLED if how == "cancelled" else State.FINISHED
+    assert second.state is ended
+    assert engine.scheduler.held == []
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         decoding = [r for r in scheduler.running if r.decoding]
         admitted_before, settings = len(scheduler.admitted()), scheduler.settings
         oldest = scheduler.running[0] if scheduler.running else None
+        reserved = list(scheduler.slots.reserved)
         plan, events = scheduler.plan(self.tick())
         self.observe(events)
         kinds = {event.kind for event in events}
@@ -202,12 +203,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert scheduler.budget_in_force == settings.budget
         in_plan = {row.request.id for row in plan.rows}
         assert len(in_plan) == len(plan.rows)
-        if policy.may_decode(scheduler.running):
+        if plan.num_decodes or policy.name != "static":
             for request in decoding:
                 assert request.id in in_plan or request.state is State.PREEMPTED, "a running decode missed a step"
         else:
-            assert policy.name == "static"
-            assert plan.num_decodes == 0
+            assert not decoding or plan.num_prefill_tokens, "a batch with all its prompts does not decode"
         if oldest is not None:
             assert oldest.state is State.RUNNING, "the oldest was preempted"
         assert len(scheduler.admitted()) <= max(slots, admitted_before), "more admitted than slots, and not draining"
@@ -216,7 +216,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         if EventKind.ADMITTED in kinds:
             assert len(scheduler.admitted()) <= slots
             assert policy.name == settings.mode, "admitted while another mode drains"
-            assert policy.joins_running or admitted_before == 0, "somebody joined a batch that runs"
+            if not policy.joins_running and admitted_before:
+                newcomers = {event.request for event in events if event.kind is EventKind.ADMITTED}
+                assert newcomers <= set(reserved), "somebody joined a batch that runs"
         for request in scheduler.running:
             if request.leader is not None and request.num_computed_tokens == 0:
                 assert request.leader.state.ended or request.num_prompt_tokens <= BLOCK_SIZE or request.num_preemptions

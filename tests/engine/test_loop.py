@@ -272,7 +272,7 @@ def test_con_16_a_wedged_step_is_noticed_and_told() -> None:
     bench.loop.stop()
 
 
-def test_drain_refuses_newcomers_fails_the_waiting_and_lets_the_running_finish(bench: Bench) -> None:
+def test_drain_refuses_newcomers_and_the_waiting_and_lets_the_running_finish(bench: Bench) -> None:
     bench.runner.allow(0)
     for name in "ab":
         bench.submit(name, output=100)
@@ -281,6 +281,9 @@ def test_drain_refuses_newcomers_fails_the_waiting_and_lets_the_running_finish(b
     bench.loop.drain()
     assert bench.client.ends["c"].error
     assert bench.loop.health()[0] == "draining"
+    counters = bench.loop.frame(0, 0)[0].counters
+    assert (counters.rejected, counters.failed) == (1, 0), "nothing failed: it was never taken"
+    assert bench.client.ends["c"].unserved
     with pytest.raises(EngineUnavailableError, match="shutting down"):
         bench.submit("d")
     bench.release()

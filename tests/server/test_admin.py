@@ -276,7 +276,13 @@ def test_con_19_shutdown_drains(tokenizer: Path, tmp_path: Path) -> None:
             assert server.client.get("/health").json()["status"] == "draining"
             server.runner.gate.set()
             assert '"finish_reason": "stop"' in runs.result().text
-            assert Frame.model_validate_json(list(lines)[-1]).running == 0  # ends by itself, with the last frame
+            told = list(lines)  # ends by itself
+            last = Frame.model_validate_json(told[-1])
+            assert last.running == 0
+            counts = last.counters
+            assert (counts.received, counts.finished, counts.rejected, counts.failed) == (4, 1, 3, 0)
+            refusals = [event.text for line in told for event in Frame.model_validate_json(line).events]
+            assert sum("refused: the server is shutting down" in text for text in refusals) == 3
         assert server.ended()
         assert server.exit_code == 0
         assert server.settings.socket is not None
