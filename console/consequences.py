@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from console.knobs import Value
+from console.knobs import Turn, Value
 from console.widgets.formats import byte_count, tokens
 from engine.settings import SETTINGS
 from engine.telemetry.frame import Frame
 
 Level = Literal["ok", "warn", "critical"]
+
+_LEVELS: tuple[Level, ...] = ("ok", "warn", "critical")
 
 FEWEST_MEASURED_TOKENS = 32
 """A shorter prompt says too little about the pace of prefill."""
@@ -29,6 +31,24 @@ def consequence(name: str, value: Value, frame: Frame) -> Consequence:
     """What setting ``name`` to ``value`` means for those who run, wait and come. ``name`` is a live setting."""
     say = _SAYERS.get(name)
     return Consequence(SETTINGS[name].help) if say is None else say(value, frame)
+
+
+def consequence_of_all(wanted: Sequence[Turn], frame: Frame) -> Consequence:
+    """What several settings mean together: the most serious of what follows from each with the others in force.
+
+    With nothing serious it is the first one's. ``wanted`` is not empty.
+    """
+    values = {turn.name: turn.after for turn in wanted}
+    together: dict[str, Any] = {name: values[name] for name in ("slots", "context", "kv_tokens") if name in values}
+    pool: dict[str, Any] = {"total": values["kv_tokens"]} if "kv_tokens" in values else {}
+    after = frame.model_copy(
+        update={
+            "limits": frame.limits.model_copy(update=together),
+            "pool": frame.pool.model_copy(update=pool),
+        }
+    )
+    found = [consequence(turn.name, turn.after, after) for turn in wanted]
+    return max(found, key=lambda one: _LEVELS.index(one.level))
 
 
 def _fit(slots: int | None, context: int | None, frame: Frame) -> Consequence:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from console.knobs import LIVE_SETTINGS, NOT_CONNECTED, Change
+from console.consequences import Consequence, consequence_of_all
+from console.knobs import LIVE_SETTINGS, NOT_CONNECTED, Change, Value, turns
+from console.prompts import Offer
 from console.store import View
 from console.widgets.card import card_lines
 from console.widgets.cells import Line
@@ -56,12 +59,29 @@ class KnobHand:
         """Take the last change back, unless someone else changed a setting since."""
         self._send(self._app.knobs.undo())
 
+    def offer(self, changes: Mapping[str, Value]) -> None:
+        """Say what these settings together would mean; enter sends them, any other key lets them be."""
+        app = self._app
+        if app.store.view.frame is None or app.store.view.disconnected is not None:
+            app.say(NOT_CONNECTED, failed=True)
+            return
+        wanted = turns(changes, app.store.view.limits)
+        if not wanted:
+            app.say("these settings are in force already")
+            return
+
+        def follows() -> Consequence:
+            frame = app.store.view.frame
+            return consequence_of_all(wanted, frame) if frame is not None else Consequence(NOT_CONNECTED, "critical")
+
+        app.prompt = Offer(Change(wanted).words, follows, lambda: self._send(app.knobs.turn(wanted)))
+
     def _send(self, order: tuple[Change, int] | None) -> None:
         if order is not None:
             self._app.run_worker(self._change(*order), group="commands", exit_on_error=False)
 
     async def _change(self, change: Change, revision: int) -> None:
-        self._app.knobs.answered(await self._app.source.change({change.name: change.after}, revision))
+        self._app.knobs.answered(await self._app.source.change(dict(change.changes), revision))
 
 
 class Card:

@@ -5,6 +5,7 @@ Pure state. The app sends what :meth:`Knobs.apply` returns and reports the answe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from console.sources.base import Answer
@@ -126,12 +127,35 @@ def words(name: str, before: object, after: object) -> str:
 
 
 @dataclass(frozen=True)
-class Change:
-    """A change of one setting that was sent."""
+class Turn:
+    """One setting turned from one value to another."""
 
     name: str
     before: Value
     after: Value
+
+
+def turns(changes: Mapping[str, Value], limits: LimitInfo) -> tuple[Turn, ...]:
+    """What ``changes`` would turn, given the settings in force; what is so already or is not known is left out."""
+    result = []
+    for name, after in changes.items():
+        before = _in_force(limits, name)
+        if before is not None and before != after:
+            result.append(Turn(name, before, after))
+    return tuple(result)
+
+
+def _in_force(limits: LimitInfo, name: str) -> Value | None:
+    """The value of a setting, or the mode that was asked for and is to come."""
+    value: Value | None = limits.next_mode or limits.mode if name == "mode" else getattr(limits, name, None)
+    return value
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of one or more settings that was sent: all of it comes into force, or none."""
+
+    turns: tuple[Turn, ...]
     undo: bool = False
     revision: int | None = None
     """Of the settings after it; None until the engine answered."""
@@ -141,14 +165,24 @@ class Change:
     """No answer came, so it may be in force or not."""
 
     @property
+    def changes(self) -> dict[str, Value]:
+        """As the engine takes them."""
+        return {turn.name: turn.after for turn in self.turns}
+
+    @property
     def words(self) -> str:
-        """``slots 4→8``."""
-        return words(self.name, self.before, self.after)
+        """``slots 4→8, queue 16→4``."""
+        return ", ".join(words(turn.name, turn.before, turn.after) for turn in self.turns)
 
     @property
     def outcome(self) -> str:
         """What is said once it is in force."""
         return f"{self.words} {'taken back' if self.undo else 'in force'}"
+
+    def reversed(self) -> Change:
+        """What takes it back. If another hand moved a setting since, the revision is no longer ours: it is refused."""
+        back = tuple(Turn(turn.name, turn.after, turn.before) for turn in self.turns)
+        return Change(back, undo=True, base=self.revision or 0)
 
 
 @dataclass
@@ -194,9 +228,13 @@ class Knobs:
         if limits.revision > change.base:
             waited = self.pending is change
             self._unanswered = self.pending = None
-            value = limits.next_mode or limits.mode if change.name == "mode" else getattr(limits, change.name, None)
             # The engine may round a size, so any other value of the very next revision is ours too.
-            if value == change.after or (limits.revision == change.base + 1 and value != change.before):
+            ours = all(
+                (value := _in_force(limits, turn.name)) == turn.after
+                or (limits.revision == change.base + 1 and value != turn.before)
+                for turn in change.turns
+            )
+            if ours:
                 # If others changed settings too, the engine refuses to take it back, as after any foreign change.
                 self._accepted(change, change.base + 1)
                 self._say(change.outcome)
@@ -265,7 +303,14 @@ class Knobs:
         self.edit = None
         if edit.value == edit.before:
             return None
-        return self._send(Change(edit.name, edit.before, edit.value, base=self._revision))
+        return self._send(Change((Turn(edit.name, edit.before, edit.value),), base=self._revision))
+
+    def turn(self, wanted: tuple[Turn, ...]) -> tuple[Change, int] | None:
+        """As :meth:`apply`, for several settings that belong together and were not in hand one by one."""
+        if self.pending is not None:
+            self._say("the change before is not confirmed yet", failed=True)
+            return None
+        return self._send(Change(wanted, base=self._revision)) if wanted else None
 
     def undo(self) -> tuple[Change, int] | None:
         """The change that takes the last one back and the revision it builds on; None if there is none."""
@@ -275,9 +320,7 @@ class Knobs:
         if not self._history:
             self._say("nothing to take back", failed=True)
             return None
-        last = self._history[-1]
-        # If another hand moved a setting since, the revision is no longer ours, and the engine refuses.
-        return self._send(Change(last.name, last.after, last.before, undo=True, base=last.revision or 0))
+        return self._send(self._history[-1].reversed())
 
     def _send(self, change: Change) -> tuple[Change, int]:
         self.pending, self._unanswered = change, None

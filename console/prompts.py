@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from console.consequences import Consequence
 from console.status import Status
 
 LONGEST_ENTRY = 64
@@ -67,5 +68,25 @@ class Question:
 
     def press(self, key: str, character: str | None) -> bool:
         if key == "y":
+            self.confirmed()
+        return False
+
+
+@dataclass
+class Offer:
+    """Offers a change of settings with what would follow from it now; only enter makes it."""
+
+    head: str
+    follows: Callable[[], Consequence]
+    confirmed: Callable[[], None]
+
+    @property
+    def status(self) -> Status:
+        follows = self.follows()
+        level = "text" if follows.level == "ok" else follows.level
+        return Status(f"{self.head}:", f"{follows.text}  enter applies, any other key drops", level)
+
+    def press(self, key: str, character: str | None) -> bool:
+        if key == "enter":
             self.confirmed()
         return False

@@ -42,7 +42,8 @@ def plan(
         ),
     ] = None,
     kv_dtype: Annotated[
-        KvDtype | None, _option("--kv-dtype", "type of the cache: fp32, bf16, fp16, int8; default bf16", "TYPE", MODEL)
+        KvDtype | None,
+        _option("--kv-dtype", "type of the cache: fp32, bf16, fp16, int8; default: as here, else bf16", "TYPE", MODEL),
     ] = None,
     gpu: Annotated[str | None, _option("--gpu", "a GPU with this memory, for example 24GiB", "SIZE", MACHINE)] = None,
     utilisation: Annotated[

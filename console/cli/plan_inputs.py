@@ -13,8 +13,8 @@ from console.cli.engine_process import ENGINE_COMMAND, PROGRESS_PREFIX
 from console.cli.exits import FAILED, USAGE, fail, say
 from engine.advice.capacity import UTILISATION, CapacityError, Memory, ModelFacts, Speed, weight_bytes
 from engine.advice.model_file import facts_from_config
-from engine.advice.planner import TURN_SECONDS, USERS, Question
-from engine.advice.running import kv_dtype_of, memory_of, model_of
+from engine.advice.planner import TURN_SECONDS, USERS, Now, Question
+from engine.advice.running import kv_dtype_of, memory_of, model_of, now_of
 from engine.settings import bytes_in
 from engine.telemetry.frame import Frame
 
@@ -55,8 +55,8 @@ def question_from(asked: Asked, admin: AdminClient, default_model: str) -> Quest
     _check_together(asked)
     try:
         frame = _running(admin)
+        memory = _memory(asked, frame)  # before the model, which may take seconds to be described
         model = _model(asked, frame, default_model)
-        memory = _memory(asked, frame)
         return Question(
             model=_weighed(model, asked, memory),
             memory=memory,
@@ -68,6 +68,7 @@ def question_from(asked: Asked, admin: AdminClient, default_model: str) -> Quest
             answer=asked.answer,
             context=asked.context,
             speed=_speed(asked),
+            now=now_of(frame) if frame is not None and _here(asked) else Now(),
         )
     except CapacityError as error:
         fail(str(error), USAGE)
@@ -187,10 +188,14 @@ def _memory(asked: Asked, frame: Frame | None) -> Memory:
     return here
 
 
+def _here(asked: Asked) -> bool:
+    """True when the machine and the model are those of the engine that runs."""
+    return all(one is None for one in (asked.gpu, asked.memory, asked.model, asked.model_config, asked.layers))
+
+
 def _kv_dtype(asked: Asked, frame: Frame | None) -> str:
-    """That of the running engine when its machine is planned for, else 16-bit."""
-    here = asked.gpu is None and frame is not None
-    return (kv_dtype_of(frame) if here and frame is not None else None) or "bf16"
+    """That of the running engine when it is planned for, else 16-bit."""
+    return (kv_dtype_of(frame) if frame is not None and _here(asked) else None) or "bf16"
 
 
 def _speed(asked: Asked) -> Speed | None:

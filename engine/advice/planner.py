@@ -48,6 +48,15 @@ OUTGROWN = 4.0
 
 
 @dataclass(frozen=True)
+class Now:
+    """The settings of the engine that is planned for: what nothing speaks against stays as it is."""
+
+    context: int | None = None
+    budget: int | None = None
+    kv_tokens: int | None = None
+
+
+@dataclass(frozen=True)
 class Question:
     """All that is asked of the planner; ``None`` is not known."""
 
@@ -62,6 +71,7 @@ class Question:
     answer: int | None = None
     context: int | None = None
     speed: Speed | None = None
+    now: Now = Now()
 
 
 @dataclass(frozen=True)
@@ -142,13 +152,15 @@ def _context(question: Question) -> tuple[int, str]:
         return question.context, "as asked for"
     if question.prompt is not None and question.answer is not None:
         need = context_for(question.prompt, question.answer)
-        text = f"a prompt of {question.prompt:,} and an answer of {question.answer:,} tokens need it"
+        text = f"a prompt of {question.prompt:,} and an answer of {question.answer:,} need it"
         if trained is not None and need > trained >= question.prompt + question.answer:
             need = trained
         return need, text
+    if question.now.context is not None:
+        return question.now.context, "as it is: the lengths are not given"
     if trained is not None and trained < CONTEXT:
         return trained, "the model was trained for no more"
-    return CONTEXT, "the default, since the lengths of prompt and answer are not given"
+    return CONTEXT, "the default: the lengths are not given"
 
 
 def _settings(plan: Plan, context_reason: str) -> tuple[Advised, ...]:
@@ -156,22 +168,22 @@ def _settings(plan: Plan, context_reason: str) -> tuple[Advised, ...]:
     context = capacity.context
     if capacity.cache_tokens < context:
         context = capacity.cache_tokens // EVERY_CONTEXT * EVERY_CONTEXT
-        context_reason = f"{capacity.context:,} do not fit: the cache holds {capacity.cache_tokens:,} tokens in all"
+        context_reason = f"{capacity.context:,} do not fit, the cache holds {capacity.cache_tokens:,}"
         if context == 0:
             return ()
     fit = capacity.cache_tokens // context
     slots = min(plan.wanted_slots, fit)
     flight = f"{load.in_flight:.3g} in flight on average"
     if slots < plan.wanted_slots:
-        slots_reason = f"{flight}, but the cache holds {fit} such contexts and more would preempt"
+        slots_reason = f"{load.in_flight:.3g} in flight, but the cache holds {fit} such contexts"
     elif load.users == 1:
         slots_reason = "there is one"
     elif load.in_flight >= load.users:
-        slots_reason = f"all {load.users} are in flight at once, since nobody pauses"
+        slots_reason = f"nobody pauses: all {load.users} are in flight"
     elif slots > ceil(load.in_flight * SPARE_SLOTS):
-        slots_reason = f"{flight}; a second stream is almost free, so that nobody waits for one long answer"
+        slots_reason = f"{flight}, and a second stream is almost free"
     else:
-        slots_reason = f"{flight}, and a quarter more since people do not come evenly"
+        slots_reason = f"{flight}, and a quarter more"
     return (
         Advised("slots", slots, slots_reason),
         Advised("context", context, context_reason),
@@ -185,34 +197,36 @@ def _queue(plan: Plan, slots: int) -> Advised:
     pace = plan.load.generate_seconds / slots
     others = max(1, plan.load.users - slots)
     depth = max(1, min(int(PATIENCE / pace), others, int(SETTINGS["queue"].maximum or others)))
-    wait = f"a place moves on every {pace:.2g} s, so the last waits about {depth * pace:.2g} s"
+    wait = f"a place each {pace:.2g} s, the last waits about {depth * pace:.2g} s"
     if depth == others:
-        return Advised("queue", depth, f"no more than {others} can be left over; {wait}")
-    return Advised("queue", depth, f"{wait}; whoever comes then gets 503 at once instead of a promise")
+        return Advised("queue", depth, f"{wait}; no more can be left over")
+    return Advised("queue", depth, f"{wait}, others get 503 at once")
 
 
 def _budget(question: Question) -> Advised:
     low, high = BUDGETS
     if question.speed is None:
+        if question.now.budget is not None:
+            return Advised("budget", question.now.budget, "as it is: prefill speed was not measured")
         where, value = ("GPU", BUDGET_GPU) if question.memory.gpu else ("CPU", BUDGET_CPU)
-        return Advised("budget", value, f"the default on a {where}; a measured prefill speed would tell")
+        return Advised("budget", value, f"the default on a {where}: prefill speed was not measured")
     value = low
     while value * 2 <= min(question.speed.prefill * SMOOTH, high):
         value *= 2
     cost = value / question.speed.prefill * 1000
-    return Advised("budget", value, f"a piece of a prompt adds about {cost:.2g} ms to a step of those who read along")
+    return Advised("budget", value, f"adds about {cost:.2g} ms to a step of those who watch")
 
 
 def _pool(plan: Plan, slots: int, context: int) -> Advised:
     capacity, most = plan.capacity, int(SETTINGS["kv_tokens"].maximum or 0)
-    if plan.question.memory.gpu:
-        return Advised(
-            "kv_tokens", min(capacity.cache_tokens, most), "all that the weights leave: what no request needs "
-            "keeps the beginnings of prompts",
-        )  # fmt: skip
+    fits = min(capacity.cache_tokens, most)
     need = min(ceil(slots * context / BLOCK_SIZE) * BLOCK_SIZE, most)
+    if plan.question.memory.gpu:
+        return Advised("kv_tokens", fits, "what the weights leave; the rest keeps prefixes")
+    if plan.question.now.kv_tokens is not None and need <= plan.question.now.kv_tokens <= fits:
+        return Advised("kv_tokens", plan.question.now.kv_tokens, "as it is; what is left over keeps prefixes")
     size = byte_words(need * capacity.model.token_bytes(capacity.kv_dtype))
-    return Advised("kv_tokens", need, f"{slots} x {context:,}, so that nobody is preempted; {size}")
+    return Advised("kv_tokens", need, f"{slots} x {context:,} = {size}: nobody is preempted")
 
 
 def _slots(number: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.advice.capacity import KV_WIDTHS, UTILISATION, Memory, ModelFacts
+from engine.advice.planner import Now
 from engine.telemetry.frame import Frame
 
 
@@ -26,6 +27,12 @@ def model_of(frame: Frame) -> ModelFacts | None:
 def kv_dtype_of(frame: Frame) -> str | None:
     """The type of its cache, if it is one that the arithmetic knows."""
     return frame.engine.kv_dtype if frame.engine.kv_dtype in KV_WIDTHS else None
+
+
+def now_of(frame: Frame) -> Now:
+    """The settings that a plan may leave as they are."""
+    limits = frame.limits
+    return Now(context=limits.context, budget=limits.budget, kv_tokens=frame.pool.total)
 
 
 def memory_of(frame: Frame, utilisation: float = UTILISATION) -> Memory | None:

@@ -6,8 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.consequences import consequence
-from console.knobs import LIVE_SETTINGS, SETTLED_AFTER, Knobs, bounds, choices, shown, stepped
+from console.consequences import consequence, consequence_of_all
+from console.knobs import (
+    LIVE_SETTINGS,
+    SETTLED_AFTER,
+    Knobs,
+    Turn,
+    Value,
+    bounds,
+    choices,
+    shown,
+    stepped,
+    turns,
+)
 from console.sources.base import Answer
 from engine.telemetry.frame import Frame
 from tests.console import frames
@@ -60,7 +71,7 @@ def test_a_choice_is_typed_by_its_place() -> None:
     assert knobs.edit.words == "mode continuous→serial"
     order = knobs.apply()
     assert order is not None
-    assert order[0].after == "serial"
+    assert order[0].changes == {"mode": "serial"}
 
 
 def test_budget_doubles_and_context_goes_by_256() -> None:
@@ -75,7 +86,7 @@ def test_a_change_is_pending_until_a_frame_confirms_it() -> None:
     order = knobs.apply()
     assert order is not None
     change, revision = order
-    assert (change.name, change.before, change.after, revision) == ("slots", 4, 8, 3)
+    assert (change.turns, change.changes, revision) == ((Turn("slots", 4, 8),), {"slots": 8}, 3)
     knobs.answered(Answer(True, revision=4))
     assert knobs.pending is not None
     knobs.see(frames.steady())
@@ -122,16 +133,58 @@ def test_undo_takes_back_one_change_after_the_other() -> None:
     knobs.see(confirmed(frames.steady(), 5, slots=8, queue=4))
     order = knobs.undo()
     assert order is not None
-    assert (order[0].name, order[0].after, order[1]) == ("queue", 16, 5)
+    assert (order[0].changes, order[1]) == ({"queue": 16}, 5)
     knobs.answered(Answer(True, revision=6))
     knobs.see(confirmed(frames.steady(), 6, slots=8))
     order = knobs.undo()
     assert order is not None
-    assert (order[0].name, order[0].after, order[1]) == ("slots", 4, 6)
+    assert (order[0].changes, order[1]) == ({"slots": 4}, 6)
     knobs.answered(Answer(True, revision=7))
     knobs.see(confirmed(frames.steady(), 7))
     assert knobs.undo() is None
     assert knobs.message == "nothing to take back"
+
+
+def together(**changes: Value) -> tuple[Turn, ...]:
+    return turns(changes, frames.steady().limits)
+
+
+def test_several_settings_are_sent_as_one_and_taken_back_as_one() -> None:
+    knobs = Knobs()
+    knobs.see(frames.steady())
+    wanted = together(slots=8, queue=16, kv_tokens=16_384)
+    assert wanted == (Turn("slots", 4, 8), Turn("kv_tokens", 8192, 16_384))
+    order = knobs.turn(wanted)
+    assert order is not None
+    assert (order[0].changes, order[1]) == ({"slots": 8, "kv_tokens": 16_384}, 3)
+    assert knobs.turn(wanted) is None
+    assert "not confirmed yet" in knobs.message
+    knobs.answered(Answer(True, revision=4))
+    knobs.see(confirmed(frames.steady(), 4, slots=8, kv_tokens=16_384))
+    assert knobs.message == "slots 4→8, kv_tokens 8192→16384 in force"
+    back = knobs.undo()
+    assert back is not None
+    assert (back[0].changes, back[1]) == ({"slots": 4, "kv_tokens": 8192}, 4)
+
+
+def test_several_settings_without_an_answer_are_ours_only_if_all_are_in_force() -> None:
+    for limits, said in (({"slots": 8, "queue": 2}, "in force"), ({"slots": 8}, "another hand")):
+        knobs = Knobs()
+        knobs.see(frames.steady())
+        knobs.turn(together(slots=8, queue=2))
+        knobs.answered(Answer(False, unknown=True))
+        knobs.see(confirmed(frames.steady(), 4, **limits))
+        assert said in knobs.message
+
+
+def test_what_several_settings_mean_is_said_for_all_of_them_together() -> None:
+    steady = frames.steady()
+    alone = consequence_of_all(together(slots=8), steady)
+    assert (alone.text, alone.level) == ("8 x 2048 = 16.4k > pool 8.2k, preemption possible", "warn")
+    more = consequence_of_all(together(slots=8, kv_tokens=16_384), steady)
+    assert (more.text, more.level) == ("8 x 2048 = 16.4k fits the pool 16.4k", "ok")
+    refused = consequence_of_all(together(slots=2, context=10_000), steady)
+    assert refused.level == "critical"
 
 
 def test_undo_after_someone_else_changed_a_setting_says_so() -> None:
@@ -177,7 +230,7 @@ def test_a_change_without_an_answer_is_settled_by_the_next_frames_and_can_be_tak
     assert (knobs.pending, knobs.message, knobs.failed) == (None, "slots 4→8 in force", False)
     order = knobs.undo()
     assert order is not None
-    assert (order[0].after, order[1]) == (4, 4)
+    assert (order[0].changes, order[1]) == ({"slots": 4}, 4)
     knobs.answered(Answer(False, unknown=True))
     knobs.see(confirmed(frames.steady(), 5))
     assert knobs.message == "slots 8→4 taken back"
