@@ -12,7 +12,7 @@ from console.sources.base import Answer
 from console.widgets.cells import UNKNOWN, clean
 from console.widgets.formats import binary_bytes
 from engine.settings import SETTINGS
-from engine.telemetry.frame import Frame, LimitInfo
+from engine.telemetry.frame import Bounds, Frame, LimitInfo
 
 Value = int | str | bool
 """Of a live setting: a number, one of its choices, or on and off."""
@@ -40,10 +40,12 @@ def choices(name: str) -> tuple[Value, ...]:
     return tuple(setting.choices)
 
 
-def bounds(name: str) -> tuple[int, int]:
-    """Smallest and largest value that the table of settings allows for a number."""
+def bounds(name: str, limits: LimitInfo | None = None) -> Bounds:
+    """Smallest and largest value of a number: what the engine says of its model and pool, else the table's range."""
+    if limits is not None and name in limits.bounds:
+        return limits.bounds[name]
     setting = SETTINGS[name]
-    return int(setting.minimum or 0), int(setting.maximum or 10**9)
+    return Bounds(least=int(setting.minimum or 0), most=int(setting.maximum or 10**9))
 
 
 def shown(name: str, value: object) -> str:
@@ -57,17 +59,17 @@ def shown(name: str, value: object) -> str:
     return clean(f"{value:g}" if isinstance(value, float) else str(value))
 
 
-def allowed(name: str) -> str:
+def allowed(name: str, within: Bounds | None = None) -> str:
     """What the setting can be, in words."""
     if values := choices(name):
         return ", ".join(shown(name, value) for value in values)
-    low, high = bounds(name)
+    within = within or bounds(name)
     if SETTINGS[name].unit == "bytes":
-        return f"{shown(name, low)} to {shown(name, high)}"
-    return f"{low} to {high} {SETTINGS[name].unit}".rstrip()
+        return f"{shown(name, within.least)} to {shown(name, within.most)}"
+    return f"{within.least} to {within.most} {SETTINGS[name].unit}".rstrip()
 
 
-def stepped(name: str, value: Value, direction: int) -> Value:
+def stepped(name: str, value: Value, direction: int, within: Bounds | None = None) -> Value:
     """The next value up (1) or down (-1) in steps fit for the setting, inside its bounds; choices go round."""
     if values := choices(name):
         at = values.index(value) if value in values else 0
@@ -84,8 +86,8 @@ def stepped(name: str, value: Value, direction: int) -> Value:
         if step > 1 and value + direction >= 8 * step:
             step *= 8
         value = _to_multiple(value, step, direction)
-    low, high = bounds(name)
-    return min(high, max(low, value))
+    within = within or bounds(name)
+    return min(within.most, max(within.least, value))
 
 
 def _to_multiple(value: int, step: int, direction: int) -> int:
@@ -100,6 +102,7 @@ class Edit:
     name: str
     before: Value
     value: Value
+    within: Bounds
     digits: str = ""
 
     @property
@@ -107,13 +110,17 @@ class Edit:
         """Why this value cannot be set, with what is allowed."""
         if choices(self.name):
             return None
-        low, high = bounds(self.name)
-        fine = isinstance(self.value, int) and low <= self.value <= high
-        if fine:
+        within, table = self.within, bounds(self.name)
+        if isinstance(self.value, int) and within.least <= self.value <= within.most:
             return None
+        narrowed = isinstance(self.value, int) and table.least <= self.value <= table.most
+        why = f": {clean(within.why)}" if within.why and narrowed else ""
         if SETTINGS[self.name].unit == "bytes":
-            return f"{self.name} must be between {shown(self.name, low)} and {shown(self.name, high)}"
-        return f"{self.name} must be between {low} and {high} {SETTINGS[self.name].unit}".rstrip()
+            return (
+                f"{self.name} must be between {shown(self.name, within.least)} and {shown(self.name, within.most)}{why}"
+            )
+        unit = SETTINGS[self.name].unit
+        return f"{self.name} must be between {within.least} and {within.most} {unit}".rstrip() + why
 
     @property
     def words(self) -> str:
@@ -255,14 +262,14 @@ class Knobs:
         if value is None:
             self._say(f"{name} is not known, so it cannot be changed", failed=True)
         elif self.edit is None or self.edit.name != name:
-            self.edit = Edit(name, value, value)
+            self.edit = Edit(name, value, value, bounds(name, limits))
             self.message = ""
 
     def step(self, direction: int) -> None:
         """Turn the knob in hand by one step."""
         if self.edit is not None:
-            value = stepped(self.edit.name, self.edit.value, direction)
-            self.edit = Edit(self.edit.name, self.edit.before, value)
+            value = stepped(self.edit.name, self.edit.value, direction, self.edit.within)
+            self.edit = replace(self.edit, value=value, digits="")
 
     def type(self, digit: str) -> None:
         """Add a digit to the number, or begin one; among choices it says which one."""
@@ -271,9 +278,9 @@ class Knobs:
             return
         if values := choices(edit.name):
             if 1 <= int(digit) <= len(values):
-                self.edit = Edit(edit.name, edit.before, values[int(digit) - 1])
+                self.edit = replace(edit, value=values[int(digit) - 1])
             return
-        most = len(str(bounds(edit.name)[1]))
+        most = len(str(bounds(edit.name).most))
         self._retype((edit.digits + digit).lstrip("0")[:most] or "0")
 
     def erase(self) -> None:
@@ -283,7 +290,7 @@ class Knobs:
 
     def _retype(self, digits: str) -> None:
         assert self.edit is not None
-        self.edit = Edit(self.edit.name, self.edit.before, int(digits) if digits else self.edit.before, digits)
+        self.edit = replace(self.edit, value=int(digits) if digits else self.edit.before, digits=digits)
 
     def drop(self) -> None:
         """Let go of the knob; nothing changes."""

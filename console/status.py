@@ -49,7 +49,9 @@ class StatusLine:
             if edit.value == edit.before:
                 invitation = "+ and - or a number" if not choices(edit.name) else "+ and - choose"
                 return Status(
-                    f"{edit.name} {shown(edit.name, edit.before)}", f"{invitation}, {allowed(edit.name)}", "label"
+                    f"{edit.name} {shown(edit.name, edit.before)}",
+                    f"{invitation}, {allowed(edit.name, edit.within)}",
+                    "label",
                 )
             follows = consequence(edit.name, edit.value, frame)
             return Status(f"{edit.words}:", follows.text, follows.level if follows.level != "ok" else "text")

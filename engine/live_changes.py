@@ -13,7 +13,7 @@ from engine.core.events import Event
 from engine.core.scheduler import Scheduler
 from engine.settings import BLOCK_SIZE, SETTINGS, LiveSettings, SettingsError, explain
 from engine.step_runner import StepRunner
-from engine.telemetry.frame import EngineInfo, LimitInfo
+from engine.telemetry.frame import Bounds, EngineInfo, LimitInfo
 from engine.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("slotdeck.engine")
@@ -68,15 +68,34 @@ class LiveChanges:
     def limits(self) -> LimitInfo:
         """What is in force, and what was asked for and is not yet."""
         scheduler, settings = self._scheduler, self._scheduler.settings
-        mode = scheduler.policy.name
+        mode, promise = scheduler.policy.name, scheduler.promise
         return LimitInfo(
             **settings.model_dump(exclude={"mode"}),
             revision=self.revision,
             mode=mode,
             next_mode=None if settings.mode == mode else settings.mode,
             budget_in_force=scheduler.budget_in_force,
-            itl_unreachable=scheduler.itl_unreachable,
+            itl_outlook=promise.outlook if promise else None,
+            itl_expected=promise.seconds if promise else None,
+            bounds=self._bounds(),
         )
+
+    def _bounds(self) -> dict[str, Bounds]:
+        """What model, pool and the accepted requests leave of the settings' ranges."""
+        pool = self._scheduler.pool
+        context, why = pool.num_tokens, "the KV pool holds no more; make kv_tokens larger first"
+        trained = self._info.trained_context
+        if trained is not None and trained <= context:
+            context, why = trained, "the model was trained for no more"
+        return {
+            "context": _narrowed("context", most=context, why=why),
+            "slots": _narrowed("slots", most=pool.num_blocks, why="the KV pool has no more blocks"),
+            "kv_tokens": _narrowed(
+                "kv_tokens",
+                least=self._scheduler.least_blocks * BLOCK_SIZE,
+                why="the context, the slots and the accepted requests need as much",
+            ),
+        }
 
     def _checked(self, changes: dict[str, Any]) -> LiveSettings:
         for name in changes:
@@ -117,3 +136,10 @@ class LiveChanges:
             self._runner.resize(num_blocks)
         self._telemetry.count_pool_resize()
         return after
+
+
+def _narrowed(name: str, *, why: str, least: int | None = None, most: int | None = None) -> Bounds:
+    """The range of a setting, cut at one of its ends; ``why`` holds only if that is the narrower one."""
+    low, high = int(SETTINGS[name].minimum or 0), int(SETTINGS[name].maximum or 0)
+    narrower = (least is not None and least > low) or (most is not None and most < high)
+    return Bounds(least=max(low, least or low), most=min(high, most or high), why=why if narrower else "")

@@ -111,7 +111,7 @@ def picture(frame: Frame, cells: int) -> list[str]:
     from console.store import Store
     from console.terminal import ascii_wanted
     from console.widgets.cells import plain
-    from console.widgets.engine_lines import grid_lines, title_line
+    from console.widgets.engine_lines import grid_lines, missed_target, title_line
     from console.widgets.events import event_lines
     from console.widgets.glyphs import to_ascii
     from console.widgets.selection import Choice, listing
@@ -125,6 +125,8 @@ def picture(frame: Frame, cells: int) -> list[str]:
     lines = [title_line(view, cells), *grid_lines(view, cells)]
     if frame.health != "ok":
         lines.append(((f" {frame.health.upper()}  {frame.health_reason or ''}", "alert"),))
+    if missed := missed_target(frame.limits):
+        lines.append(((f" {missed}", "warn"),))
     lines += [(), *table(frame, listed, cells, len(listed.slots) + 1, Choice()), ()]
     lines += waiting_lines(frame, listed, cells, len(listed.waiting) + 1)
     if frame.events:

@@ -21,6 +21,7 @@ from console.themes import ConsoleTheme
 from console.widgets import formats
 from console.widgets.canvas import Canvas
 from console.widgets.cells import Line, Span, blank, clean, exact, width, wrap
+from console.widgets.engine_lines import missed_target
 
 if TYPE_CHECKING:
     from console.app import ConsoleApp
@@ -140,6 +141,8 @@ def banner(view: View, chrome: Chrome, cells: int) -> Line:
         return exact([(f" STARTING  {reason}", "banner")], cells, "banner")
     if frame.engine.insecure:
         return exact([(" ! open to the network without API keys", "critical")], cells)
+    if missed := missed_target(frame.limits):
+        return exact([(f" ! {missed}", "warn")], cells)
     return blank(cells)
 
 

@@ -136,7 +136,19 @@ def _budget(limits: LimitInfo) -> list[Span]:
     text = formats.whole(limits.budget)
     if limits.itl_target and limits.budget_in_force is not None:
         text = f"{limits.budget_in_force}/{text}"
-    return _pair("budget", text, style="warn" if limits.itl_unreachable else "value")
+    missed = limits.itl_outlook in ("floor", "unreachable")
+    return _pair("budget", text, style="warn" if missed else "value")
+
+
+def missed_target(limits: LimitInfo) -> str:
+    """One sentence while the ITL target is not kept, and why; empty while it is."""
+    if not limits.itl_target or limits.itl_outlook not in ("floor", "unreachable"):
+        return ""
+    target, expected = formats.gap(limits.itl_target / 1000), formats.gap(limits.itl_expected)
+    if limits.itl_outlook == "unreachable":
+        return f"ITL target {target} unreachable: decoding alone takes {expected}"
+    floor = formats.whole(limits.budget_in_force)
+    return f"ITL target {target} not kept beside prompts: floor of {floor} tokens, {expected} a step"
 
 
 def _pool_line(frame: Frame, cells: int) -> Line:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from console.knobs import LIVE_SETTINGS, Edit, allowed, shown
+from console.knobs import LIVE_SETTINGS, Edit, allowed, bounds, shown
 from console.widgets.cells import UNKNOWN, Line, Span, exact, left, right
 from engine.settings import SETTINGS
 from engine.telemetry.frame import LimitInfo
@@ -39,7 +39,7 @@ def settings_panel(limits: LimitInfo, edit: Edit | None, place: int, *, cells: i
                     (left(name, NAME_CELLS), "title" if number == place else "text"),
                     (right(text, VALUE_CELLS), style),
                     (f" {left(unit, 5)}", "label"),
-                    (_detail(name, cells - NAME_CELLS - VALUE_CELLS - 11), "label"),
+                    (_detail(name, limits, cells - NAME_CELLS - VALUE_CELLS - 11), "label"),
                 ],
                 cells,
             )
@@ -47,7 +47,7 @@ def settings_panel(limits: LimitInfo, edit: Edit | None, place: int, *, cells: i
     return lines
 
 
-def _detail(name: str, cells: int) -> str:
+def _detail(name: str, limits: LimitInfo, cells: int) -> str:
     """What it is for and what is allowed, if there is room for both; else what it is for."""
-    help_text, range_text = SETTINGS[name].help, allowed(name)
+    help_text, range_text = SETTINGS[name].help, allowed(name, bounds(name, limits))
     return f"{help_text} ({range_text})" if len(help_text) + len(range_text) + 3 <= cells else help_text

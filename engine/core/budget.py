@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from engine.core.request import Request
 
@@ -18,6 +20,18 @@ STEPS_NEEDED = 12
 """Measured steps with prefill before a prediction is trusted."""
 KEPT = 128
 REFIT_EVERY = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What becomes of an ITL target with the streams that run now."""
+
+    budget: int
+    """Prefill tokens of a step."""
+    outlook: Literal["kept", "floor", "unreachable"]
+    """``floor``: decoding alone keeps it, but not beside the least prefill; ``unreachable``: not even that."""
+    seconds: float
+    """What 19 of 20 steps will stay within: with that prefill, or when unreachable without any."""
 
 
 def split_budget(prefills: Sequence[Request], budget: int) -> dict[str, int]:
@@ -67,18 +81,22 @@ class StepCost:
         self._refit()
         return _dot(self._weights, (1.0, float(decodes), float(prefill_tokens), context_tokens / 1000))
 
-    def largest_budget(self, target: float, decodes: int, context_tokens: int) -> tuple[int | None, bool]:
-        """The most prefill tokens with which 19 of 20 steps stay within ``target`` seconds, and whether it can be kept.
+    def promise(self, target: float, decodes: int, context_tokens: int) -> Promise | None:
+        """The most prefill tokens with which 19 of 20 steps stay within ``target`` seconds, never below the floor.
 
-        ``None`` until enough steps with prefill were measured. Never below the floor: when decoding alone takes longer
-        than the target, the floor is given and the target is unreachable (False).
+        ``None`` until enough steps with prefill were measured.
         """
         if len(self._samples[True]) < STEPS_NEEDED:
-            return None, True
-        room = target - self.predict(decodes, 0, context_tokens) - self._margin
+            return None
+        alone = self.predict(decodes, 0, context_tokens) + self._margin
         per_token = self._weights[2]
-        budget = int(room / per_token) if per_token > 0 else MOST_BUDGET
-        return max(LEAST_BUDGET, min(MOST_BUDGET, budget)), room > 0
+        budget = int((target - alone) / per_token) if per_token > 0 else MOST_BUDGET
+        if alone > target:
+            return Promise(LEAST_BUDGET, "unreachable", alone)
+        if budget < LEAST_BUDGET:
+            return Promise(LEAST_BUDGET, "floor", alone + LEAST_BUDGET * per_token)
+        budget = min(MOST_BUDGET, budget)
+        return Promise(budget, "kept", alone + budget * per_token)
 
     def _refit(self) -> None:
         if self._stale < REFIT_EVERY and self.num_steps > STEPS_NEEDED:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from engine.core.admission import admissible, fits, further_answers
 from engine.core.batching import POLICIES
 from engine.core.block_pool import BlockPool, blocks_for
-from engine.core.budget import MOST_BUDGET, StepCost, split_budget
+from engine.core.budget import MOST_BUDGET, Promise, StepCost, split_budget
 from engine.core.events import Event, EventKind, QueueFullError, RequestTooLargeError
 from engine.core.invariants import check_scheduler
 from engine.core.request import FinishReason, Request, Row, State, StepPlan, StepResult
@@ -34,7 +34,8 @@ class Scheduler:
         self.slots = Slots(pool, settings.prefix_cache, block_bytes)
         self.cost = StepCost()
         self.budget_in_force = settings.budget
-        self.itl_unreachable = False
+        self.promise: Promise | None = None
+        """What becomes of the ITL target; ``None`` without one, without streams, and until enough was measured."""
         self._by_id: dict[str, Request] = {}
         self._in_step: frozenset[str] = frozenset()
         self.policy = POLICIES[settings.mode]
@@ -125,10 +126,15 @@ class Scheduler:
         self.slots.trim_reserved(policy.slots(settings.slots) if policy is self.policy else 0)
         self.settings = settings
 
+    @property
+    def least_blocks(self) -> int:
+        """The smallest pool that holds everybody accepted, one at a time, and one full context."""
+        largest = max((blocks_for(request.most_tokens) for request in self.requests()), default=0)
+        return max(largest, blocks_for(self.settings.context), self.settings.slots)
+
     def check_resize(self, num_blocks: int) -> None:
         """Raise SettingsError, naming the smallest size, unless everybody accepted and one full context would fit."""
-        largest = max((blocks_for(request.most_tokens) for request in self.requests()), default=0)
-        least = max(largest, blocks_for(self.settings.context), self.settings.slots)
+        least = self.least_blocks
         if num_blocks < least:
             raise SettingsError(
                 f"kv_tokens {num_blocks * BLOCK_SIZE} is too small: at least {least * BLOCK_SIZE} tokens, for the "
@@ -318,15 +324,14 @@ class Scheduler:
 
     def _choose_budget(self, decodes: Sequence[Row]) -> int:
         """The setting, or with an ITL target the most that running streams can bear."""
-        self.itl_unreachable = False
+        self.promise = None
         if not self.settings.itl_target:
             return self.settings.budget
         if not decodes:
             return MOST_BUDGET
         context = sum(row.start for row in decodes)
-        budget, reachable = self.cost.largest_budget(self.settings.itl_target / 1000, len(decodes), context)
-        self.itl_unreachable = not reachable
-        return self.settings.budget if budget is None else budget
+        self.promise = self.cost.promise(self.settings.itl_target / 1000, len(decodes), context)
+        return self.settings.budget if self.promise is None else self.promise.budget
 
     # -- ends -------------------------------------------------------------------------------------------------
 

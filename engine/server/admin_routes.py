@@ -148,7 +148,7 @@ def _cursor(context: ServerContext, request: Request) -> int:
 
 def _settings(context: ServerContext) -> dict[str, Any]:
     current, _ = context.engine.frame(0, context.engine.telemetry.event_cursor)
-    limits = current.limits
+    limits, bounds = current.limits, current.limits.bounds
     values = context.settings.model_dump(mode="json") | limits.model_dump(exclude={"revision"})
     values["mode"] = limits.next_mode or limits.mode
     rows = [
@@ -158,8 +158,8 @@ def _settings(context: ServerContext) -> dict[str, Any]:
             "unit": setting.unit,
             "live": setting.live,
             "key": setting.key,
-            "minimum": setting.minimum,
-            "maximum": setting.maximum,
+            "minimum": bounds[setting.name].least if setting.name in bounds else setting.minimum,
+            "maximum": bounds[setting.name].most if setting.name in bounds else setting.maximum,
             "help": setting.help,
         }
         for setting in SETTINGS.values()

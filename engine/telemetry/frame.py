@@ -70,6 +70,15 @@ class EngineInfo(Part):
     """Things the admin should know for good, one sentence each (why a type was chosen, what is missing)."""
 
 
+class Bounds(Part):
+    """What a setting can be now, both ends included."""
+
+    least: int
+    most: int
+    why: str = ""
+    """What narrows it beside its own range, as the rest of a sentence: "the KV pool holds no more"."""
+
+
 class LimitInfo(Part):
     """Settings in force. ``revision`` rises by one with each applied change."""
 
@@ -82,8 +91,12 @@ class LimitInfo(Part):
     """Prefill tokens of the newest step at most; differs from ``budget`` when an ITL target chooses it."""
     itl_target: int | None = None
     """Milliseconds; 0: none."""
-    itl_unreachable: bool = False
-    """Decoding alone takes longer than the target."""
+    itl_outlook: Literal["kept", "floor", "unreachable"] | None = None
+    """What becomes of the target with the streams that run now: kept; not kept while prompts are computed, since even
+    the least prefill beside them takes longer; or unreachable, since decoding alone does. ``None``: no target, nobody
+    streams, or too little was measured."""
+    itl_expected: float | None = None
+    """Seconds that 19 of 20 steps are expected to stay within, beside prefill; if unreachable, without any."""
     mode: str | None = None
     """The way of batching in force."""
     next_mode: str | None = None
@@ -94,6 +107,8 @@ class LimitInfo(Part):
     """Bytes."""
     prefix_cache: bool | None = None
     prefix_sharing: bool | None = None
+    bounds: dict[str, Bounds] = {}
+    """Of the settings that model and pool bound more narrowly than the table of settings does, by name."""
 
 
 class PoolInfo(Part):

@@ -20,7 +20,10 @@ from console.knobs import (
     turns,
 )
 from console.sources.base import Answer
-from engine.telemetry.frame import Frame
+from console.status import StatusLine
+from console.widgets.cells import plain
+from console.widgets.settings_panel import settings_panel
+from engine.telemetry.frame import Bounds, Frame
 from tests.console import frames
 from tests.console.helpers import confirmed
 
@@ -40,7 +43,7 @@ def turned(name: str, *digits: str) -> Knobs:
     st.sampled_from([1, -1]),
 )
 def test_steps_stay_in_bounds_and_go_the_right_way(name: str, value: int, direction: int) -> None:
-    low, high = bounds(name)
+    low, high = bounds(name).least, bounds(name).most
     value = max(low, min(high, value))
     after = stepped(name, value, direction)
     assert isinstance(after, int)
@@ -119,6 +122,24 @@ def test_out_of_range_is_refused_before_it_is_sent() -> None:
     assert knobs.apply() is None
     assert "between 1 and 256" in knobs.message
     assert knobs.edit is not None
+
+
+def test_the_range_of_a_knob_is_what_model_and_pool_leave_of_it() -> None:
+    within = Bounds(least=64, most=8192, why="the model was trained for no more")
+    limits = frames.limits_of(bounds={"context": within})
+    knobs = Knobs()
+    knobs.select("context", limits)
+    line = StatusLine(lambda: 0.0)
+    assert "64 to 8192 tokens" in line.show(knobs, frames.steady()).text
+    for digit in "9000":
+        knobs.type(digit)
+    assert knobs.apply() is None
+    assert "between 64 and 8192 tokens: the model was trained for no more" in knobs.message
+    for _ in range(40):
+        knobs.step(1)
+    assert knobs.edit is not None
+    assert knobs.edit.value == 8192
+    assert any("(64 to 8192 tokens)" in plain(row) for row in settings_panel(limits, None, 0, cells=120, rows=20))
 
 
 def test_undo_takes_back_one_change_after_the_other() -> None:
@@ -328,7 +349,7 @@ def test_consequences_of_the_other_settings(name: str, value: object, text: str,
 
 def test_every_live_setting_has_a_consequence_of_its_own() -> None:
     for name in LIVE_SETTINGS:
-        values = choices(name) or (bounds(name)[0], bounds(name)[1])
+        values = choices(name) or (bounds(name).least, bounds(name).most)
         said = [consequence(name, value, frames.steady()).text for value in values]
         assert all(said)
         assert len({*said}) > 1, name

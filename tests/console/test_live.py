@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
+from typing import Any
 
 import pytest
 
+from console.cli.top import picture
 from console.screens.live import LiveState, compose_live
 from console.screens.page import Chrome
 from console.sources.base import Disconnected, EngineEnd
@@ -213,3 +215,20 @@ def test_a_long_sentence_gets_a_second_row_before_it_is_cut() -> None:
     lines = lines_of(frames.nearly_full(), status=Status("context 2048→4096:", text, "warn"))
     assert "new requests only" in lines[-3]
     assert lines[-2].rstrip().endswith("stream")
+
+
+@pytest.mark.parametrize(
+    ("outlook", "budget", "expected", "sentence"),
+    [
+        ("kept", 48, 0.148, ""),
+        ("floor", 16, 0.175, "! ITL target 150ms not kept beside prompts: floor of 16 tokens, 175ms a step"),
+        ("unreachable", 16, 0.31, "! ITL target 150ms unreachable: decoding alone takes 310ms"),
+    ],
+)
+def test_a_missed_itl_target_is_said_with_its_reason(outlook: Any, budget: int, expected: float, sentence: str) -> None:
+    limits = frames.limits_of(itl_target=150, budget_in_force=budget, itl_outlook=outlook, itl_expected=expected)
+    frame = frames.steady().model_copy(update={"limits": limits})
+    lines = [line.strip() for line in lines_of(frame)]
+    assert any(f"budget {budget}/64" in line for line in lines)
+    assert (sentence in lines) if sentence else not any("ITL target" in line for line in lines)
+    assert any("ITL target" in line for line in picture(frame, 80)) is bool(sentence)

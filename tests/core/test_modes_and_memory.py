@@ -498,20 +498,33 @@ def test_the_cost_of_a_step_is_learnt() -> None:
 
 
 def test_the_largest_budget_keeps_the_target() -> None:
-    budget, reachable = measured().largest_budget(0.060, 4, 1000)
-    assert reachable
-    assert budget == pytest.approx((0.060 - 0.025) / 0.0005, abs=3)
-    noisy, _ = measured(noise=0.001).largest_budget(0.060, 4, 1000)
+    promise = measured().promise(0.060, 4, 1000)
+    assert promise is not None
+    assert promise.outlook == "kept"
+    assert promise.budget == pytest.approx((0.060 - 0.025) / 0.0005, abs=3)
+    assert 0.058 < promise.seconds <= 0.060
+    noisy = measured(noise=0.001).promise(0.060, 4, 1000)
     assert noisy is not None
-    assert noisy < (budget or 0), "a promise about a tail leaves a margin"
+    assert noisy.budget < promise.budget, "a promise about a tail leaves a margin"
 
 
 def test_an_unreachable_target_gives_the_floor_and_says_so() -> None:
-    assert measured().largest_budget(0.020, 4, 1000) == (LEAST_BUDGET, False)
+    promise = measured().promise(0.020, 4, 1000)
+    assert promise is not None
+    assert (promise.budget, promise.outlook) == (LEAST_BUDGET, "unreachable")
+    assert promise.seconds == pytest.approx(0.025, rel=0.05), "what decoding alone takes"
+
+
+def test_a_target_that_only_the_least_prefill_breaks_is_not_called_kept() -> None:
+    """Decoding alone takes 25 ms, with the floor 33 ms: 30 ms hold only while no prompt is computed."""
+    promise = measured().promise(0.030, 4, 1000)
+    assert promise is not None
+    assert (promise.budget, promise.outlook) == (LEAST_BUDGET, "floor")
+    assert promise.seconds == pytest.approx(0.033, rel=0.05), "what such a step takes"
 
 
 def test_without_measurements_nothing_is_promised() -> None:
-    assert StepCost().largest_budget(0.1, 1, 0) == (None, True)
+    assert StepCost().promise(0.1, 1, 0) is None
 
 
 def test_the_scheduler_follows_the_target_live() -> None:
@@ -525,7 +538,11 @@ def test_the_scheduler_follows_the_target_live() -> None:
     assert 60 < plan.num_prefill_tokens < 90
     engine.change(itl_target=10)
     assert engine.step().num_prefill_tokens == LEAST_BUDGET
-    assert engine.scheduler.itl_unreachable
+    assert engine.scheduler.promise is not None
+    assert engine.scheduler.promise.outlook == "unreachable"
+    engine.change(itl_target=25)
+    assert engine.step().num_prefill_tokens == LEAST_BUDGET
+    assert engine.scheduler.promise.outlook == "floor"
     engine.change(itl_target=0)
     assert engine.step().num_prefill_tokens == 64
-    assert not engine.scheduler.itl_unreachable
+    assert engine.scheduler.promise is None

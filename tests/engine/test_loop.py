@@ -327,6 +327,25 @@ def test_settings_change_whole_or_not_at_all(bench: Bench) -> None:
     assert texts == ["slots 2 → 4 by test", "budget 16 → 32 by test"]
 
 
+def test_what_settings_can_be_follows_model_pool_and_requests(bench: Bench) -> None:
+    def bounds(name: str) -> tuple[int, int, str]:
+        found = bench.loop.frame(0, 0)[0].limits.bounds[name]
+        return found.least, found.most, found.why
+
+    assert bounds("context") == (64, 400, "the model was trained for no more")
+    assert bounds("slots") == (1, 32, "the KV pool has no more blocks")
+    assert bounds("kv_tokens")[0] == 256
+    bench.loop.change({"kv_tokens": 320}, revision=None, source="test")
+    assert bounds("context") == (64, 320, "the KV pool holds no more; make kv_tokens larger first")
+    bench.runner.allow(0)
+    bench.submit("a", prompt=100, output=150)
+    bench.loop.change({"context": 64, "slots": 1}, revision=None, source="test")
+    assert bounds("kv_tokens")[0] == 256, "somebody accepted still needs it"
+    bench.release()
+    bench.wait_for_end("a")
+    assert bounds("kv_tokens")[0] == 64
+
+
 def test_run_01_lowering_slots_while_streaming_loses_nothing(bench: Bench) -> None:
     bench.runner.allow(0)
     bench.submit("a", output=100)
