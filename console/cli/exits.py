@@ -12,6 +12,8 @@ FAILED = 1
 USAGE = 2
 PORT_IN_USE = 3
 NO_ENGINE = 4
+FOUND = 5
+"""`probe` has measured, and found something that a setting would cure."""
 
 EPILOG = "Exit codes: 0 ok, 1 failed, 2 usage or bad setting, 3 port in use, 4 no engine."
 

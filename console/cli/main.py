@@ -18,6 +18,7 @@ from console.cli.replay import replay
 from console.cli.top import top
 from console.load.bench_command import bench
 from console.load.command import SocketOption, load
+from console.probe.command import probe
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
@@ -126,6 +127,7 @@ app.command("plan", epilog=EPILOG)(plan)
 app.add_typer(config_commands, name="config", context_settings=HELP_NAMES)
 app.command("load", epilog=EPILOG)(load)
 app.command("bench", epilog=EPILOG)(bench)
+app.command("probe")(probe)
 
 
 def run() -> None:

@@ -69,7 +69,7 @@ async def measure(
 
     Prompts are numbered from ``first_prompt`` on, so that stages share none.
     """
-    await _open_connections(client, endpoint, users)
+    await open_connections(client, endpoint, users)
     answers: list[Answer] = []
     rejected = 0
     errors: Counter[str] = Counter()
@@ -118,7 +118,7 @@ async def _ask(client: httpx.AsyncClient, endpoint: Endpoint, prompt: str) -> An
     return await chat(client, endpoint, messages, max_tokens=ANSWER_TOKENS, temperature=0)
 
 
-async def _open_connections(client: httpx.AsyncClient, endpoint: Endpoint, count: int) -> None:
+async def open_connections(client: httpx.AsyncClient, endpoint: Endpoint, count: int) -> None:
     """One open connection per user, so that TTFT does not contain a handshake. Servers close idle ones after a few
     seconds, hence before each stage."""
 

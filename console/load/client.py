@@ -80,6 +80,16 @@ class Answer:
         """Tokens by the server's own count, else the number of chunks with text."""
         return self.chunks if self.completion_tokens is None else self.completion_tokens
 
+    def add_text(self, text: str, now: float) -> None:
+        """A piece of text came at ``now``."""
+        self.chunks += 1
+        self.text += text
+        if self.last is None:
+            self.first = now
+        else:
+            self.gaps.append(now - self.last)
+        self.last = now
+
 
 def make_client(url: str, connections: int) -> httpx.AsyncClient:
     """A client whose connections stay open between requests. Proxies of the environment are not used for loopback."""
@@ -196,13 +206,7 @@ def _take(document: Any, answer: Answer, now: float) -> bool:
         if not content and not thought:
             continue
         carried = True
-        answer.chunks += 1
-        answer.text += content
-        if answer.last is None:
-            answer.first = now
-        else:
-            answer.gaps.append(now - answer.last)
-        answer.last = now
+        answer.add_text(content, now)
     return carried
 
 

@@ -51,6 +51,8 @@ class FakeOpenAI:
         self.bodies: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         self.context: int | None = 2048
+        self.count = prompt_tokens
+        """Tokens of a prompt, for the usage."""
         self.key: str | None = None
         self.open_streams = 0
         self.connections: set[tuple[str, int]] = set()
@@ -85,7 +87,7 @@ class FakeOpenAI:
         reply = self.script(number, body)
         if reply.status != 200:
             return JSONResponse(reply.body, reply.status, reply.headers)
-        return StreamingResponse(self._stream(reply, prompt_tokens(body)), media_type="text/event-stream")
+        return StreamingResponse(self._stream(reply, self.count(body)), media_type="text/event-stream")
 
     async def _stream(self, reply: Reply, prompt: int) -> AsyncIterator[bytes]:
         self.open_streams += 1

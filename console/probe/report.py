@@ -1,0 +1,155 @@
+"""The probe's findings in words: verdict, the numbers it rests on, what to turn."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from console.load.tally import duration
+from console.probe.cut import Cut
+from console.probe.judge import Pair, Slots
+from console.probe.run import Report
+from console.widgets.cells import clean
+
+PARALLEL = {
+    "slotdeck": "more slots, `--slots` or key s; in mode serial, `--mode continuous` or key m",
+    "ollama": "OLLAMA_NUM_PARALLEL above 1 in its service's environment; some model families stay at 1",
+    "llamacpp": "-np above 1, with -c as many times larger, since it is divided among the slots",
+    "vllm": "--max-num-seqs above 1",
+}
+CONTEXT = {
+    "ollama": "OLLAMA_CONTEXT_LENGTH, or num_ctx of the model, to what your longest conversation needs",
+}
+COLUMN = 14
+
+
+def found_wrong(report: Report) -> bool:
+    """Something that a setting would cure: requests queue behind one another, or prompts are cut."""
+    queued = report.pair is not None and report.pair.verdict == "queued"
+    return queued or (report.cut is not None and report.cut.verdict == "cut silently")
+
+
+def measured(report: Report) -> bool:
+    """The question of two requests was answered."""
+    return report.pair is not None and report.pair.verdict != "unclear"
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """Everything, times in seconds."""
+    return dataclasses.asdict(report)
+
+
+def as_text(report: Report) -> str:
+    """Lines of a word and what was found, with the evidence below."""
+    api = "its own API, without /v1" if report.api == "ollama" else "OpenAI API"
+    who = f", {report.server}" if report.server else ""
+    lines = [("server", f"{report.url}  {report.model}{who}, {api}")]
+    lines.append(("warm-up", f"first text after {duration(report.warm_up)}"))
+    lines += _pair_lines(report.pair)
+    lines += _slot_lines(report.slots, report.pair)
+    lines += _cut_lines(report.cut)
+    lines += [("note", note) for note in report.notes]
+    lines += [("turn", advice) for advice in _advice(report)]
+    lines.append(("sent", f"{report.requests} requests in {report.seconds:.0f} s"))
+    return "\n".join(f"{name:<{COLUMN}}{clean(text)}".rstrip() for name, text in lines)
+
+
+def _rate(value: float | None) -> str:
+    return "– tok/s" if value is None else f"{value:.0f} tok/s" if value >= 9.95 else f"{value:.1f} tok/s"
+
+
+def _pair_lines(pair: Pair | None) -> list[tuple[str, str]]:
+    if pair is None:
+        return [("two at once", "not measured")]
+    alone = ("", f"alone: first text after {duration(pair.alone_first)}, {_rate(pair.alone_rate)}")
+    if not pair.firsts:
+        return [("two at once", "UNCLEAR: not both were answered"), alone]
+    if pair.buffered:
+        ends = " and ".join(duration(last) for last in pair.lasts)
+        return [
+            ("two at once", f"{pair.verdict.upper()}, judged by the ends alone: texts arrive in one piece"),
+            ("", f"together: ends after {ends}, {pair.gain or 0:.2f} times the speed of one alone"),
+        ]
+    firsts = " and ".join(duration(first) for first in pair.firsts)
+    rates = " and ".join(_rate(rate) for rate in pair.rates)
+    if pair.verdict == "queued":
+        idle = pair.firsts[1] - pair.lasts[0]
+        return [
+            ("two at once", "QUEUED: the second printed nothing until the first was done"),
+            alone,
+            ("", f"together: first texts after {firsts}; the first was done after {duration(pair.lasts[0])}, "
+                 f"{duration(idle)} before the second began"),
+        ]  # fmt: skip
+    both = f"together: first texts after {firsts}, {rates}"
+    if pair.verdict == "unclear":
+        share = f"{pair.together:.0%} of the shorter one" if pair.together is not None else "for an unknown time"
+        return [("two at once", f"UNCLEAR: both were written at the same time for {share}"), alone, ("", both)]
+    gain = pair.gain or 0.0
+    each = f", each at {gain / 2:.0%} of the speed alone"
+    if pair.verdict == "batched":
+        head = f"BATCHED: both ran, together {gain:.2f} times as fast as one alone"
+    else:
+        head = f"SHARING BANDWIDTH: both ran, together only {gain:.2f} times as fast as one alone"
+    return [("two at once", head), alone, ("", both + each)]
+
+
+def _slot_lines(slots: Slots | None, pair: Pair | None) -> list[tuple[str, str]]:
+    if slots is None:
+        return [("slots", "not measured")]
+    refused = f"{slots.refused} refused with 503" if slots.refused else "no 503"
+    others = f", {slots.failed} failed" if slots.failed else ""
+    if slots.at_once is None:
+        return [("slots", f"– ({slots.answered} of {slots.sent} answered, {refused}{others})")]
+    many = "at least " if slots.at_least else ""
+    lines = [
+        ("slots", f"{many}{slots.at_once} in effect: of {slots.sent} sent at once {slots.at_once} were written at the "
+                  f"same time, {refused}{others}"),
+    ]  # fmt: skip
+    if slots.later:
+        lines.append(
+            ("", f"{slots.later} began only after one had ended, the first of them after {duration(slots.wait)}")
+        )
+    if pair is not None and pair.verdict == "queued" and slots.at_once > 1:
+        lines.append(("", "two at once queued all the same: it takes whole batches, and who comes a moment late waits"))
+    return lines
+
+
+def _cut_lines(cut: Cut | None) -> list[tuple[str, str]]:
+    if cut is None:
+        return [("long prompts", "not tried")]
+    told = f"the server names a context of {cut.told} tokens" if cut.told else "the server names no context"
+    last = cut.prompts[-1] if cut.prompts else None
+    if cut.verdict == "cut silently" and last is not None:
+        if cut.kept is not None:
+            head = f"CUT SILENTLY: of {last.expected} tokens sent it counts {cut.kept}, and answers without a word"
+        else:
+            head = f"CUT SILENTLY: at about {last.expected} tokens the code word at the beginning is lost"
+    elif cut.verdict == "refused" and last is not None:
+        head = f"refused, not cut: HTTP {last.status} at {last.expected} tokens"
+    elif cut.verdict == "read whole" and last is not None:
+        head = f"read whole, up to {last.expected} tokens"
+    else:
+        head = "UNCLEAR" + (f": {last.reason}" if last is not None and last.reason else "")
+    lines = [("long prompts", head), ("", told)]
+    for prompt in cut.prompts:
+        counted = "–" if prompt.counted is None else str(prompt.counted)
+        what = (
+            (prompt.reason or "refused") if prompt.reason else f"counted {counted}, first text {duration(prompt.first)}"
+        )
+        word = {True: ", code word repeated", False: ", code word lost", None: ""}[prompt.repeated]
+        lines.append(("", f"sent {prompt.expected} tokens: {what}{word}"))
+    if cut.note:
+        lines.append(("", cut.note))
+    return lines
+
+
+def _advice(report: Report) -> list[str]:
+    found = []
+    kind = report.server or ""
+    if report.pair is not None and report.pair.verdict == "queued":
+        found.append(PARALLEL.get(kind, "the server's setting for requests that run in parallel"))
+    if report.pair is not None and report.pair.verdict == "sharing bandwidth":
+        found.append("no setting: the machine's bandwidth is shared; a smaller model or fewer bits in its weights")
+    if report.cut is not None and report.cut.verdict == "cut silently":
+        found.append(CONTEXT.get(kind, "a larger context"))
+    return found

@@ -1,0 +1,164 @@
+"""The whole probe: one alone, two at the same instant, then many, then long prompts; bounded in requests and time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from console.load.bench import open_connections
+from console.load.client import Answer, BusyError, RequestFailedError, base_url, make_client
+from console.load.prompts import bench_prompt
+from console.probe.cut import Cut, find_cut, sizes
+from console.probe.judge import Pair, Slots, Stream, count_slots, judge_pair, stream_of
+from console.probe.server import Server, TimeUpError, find, told_context
+
+PROMPT_WORDS = 40
+FIRST_TOKENS = 48
+"""Of the first lone answer, from which the length of the others is chosen."""
+ANSWER_SECONDS = 4.0
+"""That a lone answer is to take about."""
+FEWEST_TOKENS, MOST_TOKENS = 24, 96
+UNSTEADY = 1.5
+"""Ratio of the speeds of two lone answers from which the server counts as busy with other work."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of a probe."""
+
+    at_once: int = 8
+    """Requests sent at the same instant in the third stage."""
+    longest: int = 8192
+    """Tokens of the longest prompt; 0: no long prompts."""
+    seconds: float = 120.0
+
+    @property
+    def requests(self) -> int:
+        """The most that are sent: warm-up, two alone, a pair (again if unclear), many, two short and the long ones."""
+        return 1 + 2 + 4 + self.at_once + (2 + len(sizes(None, self.longest)) if self.longest else 0)
+
+    def in_words(self) -> str:
+        """What will be sent, said beforehand."""
+        long = f"; prompts of up to {self.longest} tokens, to see whether they are cut" if self.longest else ""
+        return (
+            f"at most {self.requests} requests in at most {self.seconds:.0f} s: one to warm up, two alone, "
+            f"two at once, {self.at_once} at once, each of {PROMPT_WORDS} words, at most {MOST_TOKENS} tokens out{long}"
+        )
+
+
+@dataclass
+class Report:
+    """What was found. ``None``: that stage was not reached."""
+
+    url: str
+    model: str
+    server: str | None
+    """Who the server says it is."""
+    api: str
+    """``openai`` or ``ollama``: its own ``/api/chat``, where ``/v1`` is missing."""
+    warm_up: float | None = None
+    """Seconds until the first text of the first request, which may have loaded the model."""
+    pair: Pair | None = None
+    slots: Slots | None = None
+    cut: Cut | None = None
+    requests: int = 0
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+
+async def probe(url: str, key: str | None, model: str | None, limits: Limits, say: Callable[[str], None]) -> Report:
+    """Test the server behind ``url``. Raises RequestFailedError or BusyError when it cannot be tested at all."""
+    base = base_url(url)
+    async with make_client(base, limits.at_once + 1) as client:
+        server = await find(client, base, key, model, limits.seconds)
+        report = Report(base, server.endpoint.model, server.kind, "ollama" if server.native else "openai")
+        run = _Run(server, limits, report, say)
+        began = time.monotonic()
+        try:
+            await run.all()
+        except TimeUpError:
+            report.notes.append(f"the {limits.seconds:.0f} s were up before the end; --seconds gives more")
+        report.seconds = time.monotonic() - began
+    return report
+
+
+class _Run:
+    """One after the other; every answered stage stands in the report, whatever comes later."""
+
+    def __init__(self, server: Server, limits: Limits, report: Report, say: Callable[[str], None]) -> None:
+        self._server = server
+        self._limits = limits
+        self._report = report
+        self._say = say
+        self._seed = time.time_ns()
+        """Other prompts than any probe before: nothing of them may lie in a prefix cache."""
+
+    async def all(self) -> None:
+        report, server = self._report, self._server
+        self._say("warming up")
+        report.warm_up = (await self._ask(FEWEST_TOKENS)).ttft
+        self._say("one request alone, twice")
+        alone = [await self._stream(FIRST_TOKENS)]
+        rate = alone[0].rate if alone[0] is not None else None
+        most = MOST_TOKENS if rate is None else round(min(MOST_TOKENS, max(FEWEST_TOKENS, rate * ANSWER_SECONDS)))
+        alone.append(await self._stream(most))
+        lone = [stream for stream in alone if stream is not None]
+        rates = [stream.rate for stream in lone if stream.rate is not None]
+        if rates and max(rates) > UNSTEADY * min(rates):
+            report.notes.append(
+                f"two requests alone ran at {rates[0]:.0f} and {rates[-1]:.0f} tok/s: the server may be busy "
+                "with other work, and then none of this is certain"
+            )
+        for attempt in ("two at the same instant", "two at the same instant, once more"):
+            self._say(attempt)
+            streams, _, _ = await self._at_once(2, most)
+            pair = report.pair = judge_pair(lone, streams)
+            if pair.verdict != "unclear":
+                break
+        self._say(f"{self._limits.at_once} at the same instant")
+        many = await self._at_once(self._limits.at_once, most)
+        report.slots = count_slots(self._limits.at_once, *many, buffered=pair.buffered)
+        if self._limits.longest:
+            told = await told_context(server)
+            self._say("prompts that grow")
+            report.cut = await find_cut(
+                self._ask_text, told, longest=self._limits.longest,
+                left=lambda: server.deadline - time.monotonic(), seed=self._seed,
+            )  # fmt: skip
+
+    async def _ask_text(self, prompt: str, most: int) -> Answer:
+        self._report.requests += 1
+        return await self._server.ask(prompt, most)
+
+    async def _ask(self, most: int) -> Answer:
+        return await self._ask_text(bench_prompt(self._report.requests, self._seed, PROMPT_WORDS), most)
+
+    async def _stream(self, most: int) -> Stream | None:
+        began = time.monotonic()
+        return stream_of(await self._ask(most), began)
+
+    async def _at_once(self, count: int, most: int) -> tuple[list[Stream], int, int]:
+        """Streams of those that were answered, how many were refused with 503, and how many failed otherwise."""
+        await open_connections(self._server.client, self._server.endpoint, count)
+        began = time.monotonic()
+        answers = await asyncio.gather(*(self._ask(most) for _ in range(count)), return_exceptions=True)
+        refused = failed = 0
+        streams = []
+        for answer in answers:
+            if isinstance(answer, BusyError):
+                refused += 1
+            elif isinstance(answer, RequestFailedError):
+                failed += 1
+                self._note_failure(answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            elif (stream := stream_of(answer, began)) is not None:
+                streams.append(stream)
+        return streams, refused, failed
+
+    def _note_failure(self, error: RequestFailedError) -> None:
+        note = f"a request failed: {error}"
+        if note not in self._report.notes:
+            self._report.notes.append(note)
