@@ -1,7 +1,7 @@
 """The probe against a real llama.cpp server with one slot and with four, on the embedded model.
 
 Runs where ``LLAMA_PYTHON`` names a Python that has ``xllamacpp`` (``pip install xllamacpp`` in a virtual environment of
-its own), and is skipped elsewhere. As a program it is that server: ``test_llama_cpp.py MODEL PORT SLOTS CONTEXT``.
+its own), and is skipped elsewhere.
 """
 
 from __future__ import annotations
@@ -10,31 +10,10 @@ import asyncio
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-PYTHON = os.environ.get("LLAMA_PYTHON")
-PATIENCE = 60.0
-
-
-def serve(model: str, port: int, slots: int, context: int) -> None:
-    """Serve until stdin is closed."""
-    import xllamacpp
-
-    parameters = xllamacpp.CommonParams()
-    parameters.model.path = model
-    parameters.port, parameters.n_parallel, parameters.n_ctx = port, slots, context
-    server = xllamacpp.Server(parameters)
-    print(server.listening_address, flush=True)
-    sys.stdin.read()
-
-
-if __name__ == "__main__":
-    serve(sys.argv[1], *map(int, sys.argv[2:]))
-    sys.exit()
 
 import httpx
 import pytest
@@ -42,6 +21,10 @@ import pytest
 from console.probe.report import as_text
 from console.probe.run import Limits, probe
 from engine.model.fetch import embedded_model_path
+
+PYTHON = os.environ.get("LLAMA_PYTHON")
+SERVER = Path(__file__).with_name("llama_server.py")
+PATIENCE = 60.0
 
 
 @contextmanager
@@ -51,13 +34,14 @@ def llama_server(slots: int, context: int) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [PYTHON, __file__, str(embedded_model_path()), str(port), str(slots), str(slots * context)]
+    command = [PYTHON, str(SERVER), str(embedded_model_path()), str(port), str(slots), str(slots * context)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, stdin=subprocess.PIPE, **quiet) as process:  # type: ignore[call-overload]
         url = f"http://127.0.0.1:{port}"
         deadline = time.monotonic() + PATIENCE
         while True:
-            assert process.poll() is None and time.monotonic() < deadline, "llama.cpp's server does not come up"
+            assert process.poll() is None, "llama.cpp's server ended"
+            assert time.monotonic() < deadline, "llama.cpp's server does not come up"
             try:
                 if httpx.get(f"{url}/health").status_code == 200:
                     break
