@@ -44,13 +44,33 @@ class Entry:
             self.text = ""
             self.changed("")
             return False
-        if key == "backspace":
-            self.text = self.text[:-1]
-        elif key == "ctrl+u":
-            self.text = ""
-        elif character is not None and character.isprintable() and len(self.text) < LONGEST_ENTRY:
-            self.text += character
+        self.text = _edited(self.text, key, character)
         self.changed(self.text)
+        return True
+
+
+@dataclass
+class Typed:
+    """A value being typed. ``done`` takes the text on enter and says why it cannot be, or nothing; esc drops it."""
+
+    label: str
+    hint: str
+    done: Callable[[str], str | None]
+    text: str = ""
+    problem: str | None = None
+
+    @property
+    def status(self) -> Status:
+        head = f"{self.label} {self.text}_"
+        return Status(head, self.problem, "critical") if self.problem else Status(head, self.hint, "label")
+
+    def press(self, key: str, character: str | None) -> bool:
+        if key == "enter":
+            self.problem = self.done(self.text)
+            return self.problem is not None
+        if key in ("escape", "ctrl+c"):
+            return False
+        self.text, self.problem = _edited(self.text, key, character), None
         return True
 
 
@@ -90,3 +110,14 @@ class Offer:
         if key == "enter":
             self.confirmed()
         return False
+
+
+def _edited(text: str, key: str, character: str | None) -> str:
+    """The text after one key."""
+    if key == "backspace":
+        return text[:-1]
+    if key == "ctrl+u":
+        return ""
+    if character is not None and character.isprintable() and len(text) < LONGEST_ENTRY:
+        return text + character
+    return text

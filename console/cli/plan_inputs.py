@@ -11,7 +11,7 @@ from typing import Any
 from console.cli.admin import AdminClient, AdminError
 from console.cli.engine_process import ENGINE_COMMAND, PROGRESS_PREFIX
 from console.cli.exits import FAILED, USAGE, fail, say
-from engine.advice.capacity import UTILISATION, CapacityError, Memory, ModelFacts, Speed, weight_bytes
+from engine.advice.capacity import UTILISATION, CapacityError, Memory, ModelFacts, Speed
 from engine.advice.model_file import facts_from_config
 from engine.advice.planner import TURN_SECONDS, USERS, Now, Question
 from engine.advice.running import kv_dtype_of, memory_of, model_of, now_of
@@ -58,7 +58,7 @@ def question_from(asked: Asked, admin: AdminClient, default_model: str) -> Quest
         memory = _memory(asked, frame)  # before the model, which may take seconds to be described
         model = _model(asked, frame, default_model)
         return Question(
-            model=_weighed(model, asked, memory),
+            model=_weighed(model, asked),
             memory=memory,
             kv_dtype=asked.kv_dtype or _kv_dtype(asked, frame),
             users=USERS if asked.users is None else asked.users,
@@ -159,17 +159,14 @@ def _described(source: str) -> tuple[ModelFacts | None, str]:
         return None, lines[-1] if lines else f"{source}: the engine could not describe it"
 
 
-def _weighed(model: ModelFacts, asked: Asked, memory: Memory) -> ModelFacts:
+def _weighed(model: ModelFacts, asked: Asked) -> ModelFacts:
     """The model with the weights it will have: of the size typed, else of the type asked for.
 
     Those of this machine stay as the engine has them; on a card that is planned for they are 16-bit.
     """
     if asked.weights_size is not None:
         return replace(model, weight_bytes=_size("--weights-size", asked.weights_size), weights=asked.weights)
-    wanted = asked.weights or ("bf16" if asked.gpu is not None else model.weights)
-    if wanted is None or wanted == model.weights or model.parameters is None:
-        return model
-    return replace(model, weight_bytes=weight_bytes(model.parameters, wanted), weights=wanted)
+    return model.weighing(asked.weights or ("bf16" if asked.gpu is not None else None))
 
 
 def _memory(asked: Asked, frame: Frame | None) -> Memory:

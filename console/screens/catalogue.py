@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 PAGES = {
     "live": "console.screens.live:LivePage",
+    "planner": "console.screens.planner:PlannerPage",
     "history": "console.screens.history:HistoryPage",
     "doctor": "console.screens.doctor:DoctorPage",
     "request": "console.screens.request:RequestPage",

@@ -5,7 +5,7 @@ Bytes are bytes, durations seconds. Nothing here is rounded: what is shown round
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor, inf
 
 from engine.settings import BLOCK_SIZE
@@ -60,6 +60,12 @@ class ModelFacts:
     def token_bytes(self, kv_dtype: str) -> int:
         """Bytes that one token takes in the cache, scales included."""
         return self.kv_bytes(kv_dtype) + self.scale_bytes(kv_dtype)
+
+    def weighing(self, weights: str | None) -> ModelFacts:
+        """The model with weights of another type; itself where that is ``None``, the same, or not to be computed."""
+        if weights is None or weights == self.weights or self.parameters is None:
+            return self
+        return replace(self, weight_bytes=weight_bytes(self.parameters, weights), weights=weights)
 
 
 def weight_bytes(parameters: int, weights: str) -> int:

@@ -197,7 +197,7 @@ def _queue(plan: Plan, slots: int) -> Advised:
     pace = plan.load.generate_seconds / slots
     others = max(1, plan.load.users - slots)
     depth = max(1, min(int(PATIENCE / pace), others, int(SETTINGS["queue"].maximum or others)))
-    wait = f"a place each {pace:.2g} s, the last waits about {depth * pace:.2g} s"
+    wait = f"at best a place each {pace:.2g} s, {depth * pace:.2g} s for the last"
     if depth == others:
         return Advised("queue", depth, f"{wait}; no more can be left over")
     return Advised("queue", depth, f"{wait}, others get 503 at once")

@@ -29,6 +29,7 @@ PEOPLE = ("laptop", "office", "phone", "tablet", "kitchen", "garage", "nas", "st
 ENGINE = EngineInfo(
     version="0.1.0", pid=4242, model="SmolLM2-135M-Instruct", weights="fp32", kv_dtype="fp32", device="cpu",
     threads=2, url="http://127.0.0.1:8000", trained_context=8192, load_seconds=2.1, weight_bytes=540_000_000,
+    layers=30, kv_heads=3, head_dim=64, parameters=134_515_008,
     notes=("fp32 weights: this CPU computes bf16 slowly",),
 )  # fmt: skip
 HOST = HostInfo(

@@ -1,0 +1,135 @@
+"""The Planner page: how many people fit, what to set and why, and one key that applies it to the running engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from console.planner_form import FIELDS, Form, by_name
+from console.prompts import Typed
+from console.screens.page import Chrome, Page, banner, framed, heading
+from console.store import View
+from console.widgets.cells import Line, blank, clean, exact, wrap
+from console.widgets.engine_lines import title_line
+from console.widgets.plan import setting_lines, upper_lines, verdict_lines
+from engine.advice.capacity import CapacityError
+from engine.advice.planner import Plan, make_plan
+from engine.advice.running import kv_dtype_of
+from engine.telemetry.frame import Frame
+
+if TYPE_CHECKING:
+    from console.app import ConsoleApp
+
+UNKNOWN_MODEL = (
+    "The sizes of this model are not known here. `slotdeck plan --model-config FILE --gpu 24GiB` plans for any model "
+    "and machine without an engine."
+)
+
+
+class PlannerPage(Page):
+    """Computes anew with each frame and each key; the inputs stay as long as the console runs."""
+
+    name = "planner"
+
+    def __init__(self, app: ConsoleApp) -> None:
+        super().__init__(app)
+        self.form = Form()
+        self.place = 0
+        """Of the input under the cursor."""
+        self._offset = 0
+        self._rows = 1
+
+    def compose(self, view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
+        note = f"{by_name(self._field).label}: {by_name(self._field).help}"
+        top = [title_line(view, cells), heading("Planner", note, cells), banner(view, chrome, cells)]
+        return framed(top, lambda left: self._body(view, cells, left), chrome, cells, rows)
+
+    def _body(self, view: View, cells: int, left: int) -> list[Line]:
+        made = self._plan(view.frame)
+        if made is None or isinstance(made, str):
+            text = made or ("no engine is connected" if view.frame is None else UNKNOWN_MODEL)
+            return [exact([(f" {row}", "text")], cells) for row in wrap(clean(text), cells - 2, 4)]
+        upper = upper_lines(made, self.form, self.place, cells)
+        parts = [setting_lines(made, view.limits, cells), verdict_lines(made, cells)]
+        room = left - len(upper) - sum(map(len, parts)) - sum(map(bool, parts))
+        air = [blank(cells)] if room >= 0 else []
+        advice = [line for part in parts if part for line in (*air, *part)]
+        self._rows = max(1, left - len(upper))
+        self._offset = max(0, min(self._offset, len(advice) - self._rows))
+        lines = advice[self._offset : self._offset + self._rows]
+        hidden = len(advice) - self._offset - len(lines)
+        if hidden and lines:
+            lines[-1] = exact([(f" ↓ {hidden + 1} more lines", "key"), ("  PgDn PgUp", "label")], cells)
+        return [*upper, *lines]
+
+    def _plan(self, frame: Frame | None) -> Plan | str | None:
+        """The plan for the engine of a frame, why there is none, or None if nothing is known of its model."""
+        question = None if frame is None else self.form.question(frame)
+        if question is None:
+            return None
+        try:
+            return make_plan(question)
+        except CapacityError as error:
+            return str(error)
+
+    @property
+    def _field(self) -> str:
+        return FIELDS[self.place].name
+
+    def copied(self) -> str | None:
+        """The plan as `slotdeck plan` prints it."""
+        from console.cli.plan_report import plan_text
+
+        made = self._plan(self.app.store.view.frame)
+        return "\n".join(plan_text(made)) if isinstance(made, Plan) else None
+
+    # ------------------------------------------------------------------ keys
+
+    def action_move(self, rows: int) -> None:
+        """To another input."""
+        self.place = max(0, min(self.place + rows, len(FIELDS) - 1))
+
+    def action_end(self, direction: int) -> None:
+        """To the first or the last input."""
+        self.action_move(direction * len(FIELDS))
+
+    def action_page(self, direction: int) -> None:
+        """Scroll what to set and to know."""
+        self._offset = max(0, self._offset + direction * max(1, self._rows // 2))
+
+    def action_adjust(self, direction: int) -> None:
+        """One step more or less."""
+        made = self._plan(self.app.store.view.frame)
+        if isinstance(made, Plan):
+            self.form = self.form.stepped(self._field, direction, made)
+
+    def action_fill(self) -> None:
+        """Type a value."""
+        name = self._field
+
+        def done(text: str) -> str | None:
+            self.form, problem = self.form.typed(name, text)
+            return problem
+
+        self.app.prompt = Typed(by_name(name).label, f"{by_name(name).help}; enter keeps it, esc drops", done)
+
+    def action_advise(self) -> None:
+        """Offer the advised settings to the engine that runs."""
+        frame = self.app.store.view.frame
+        made = self._plan(frame)
+        if not isinstance(made, Plan) or frame is None:
+            self.app.say("there is no plan for this engine", failed=True)
+        elif (reason := self._not_here(made, frame)) is not None:
+            self.app.say(reason, failed=True)
+        elif not made.settings:
+            self.app.say("nothing can be advised: the weights leave no room", failed=True)
+        else:
+            self.app.knob_hand.offer({one.name: one.value for one in made.settings})
+
+    def _not_here(self, made: Plan, frame: Frame) -> str | None:
+        """Why these settings are not ones for the engine that runs."""
+        if self.form.elsewhere is not None:
+            return self.form.elsewhere
+        runs, planned = kv_dtype_of(frame), made.question.kv_dtype
+        if planned != runs:
+            return f"the cache here is {runs}: a plan for {planned} needs a restart with --kv-dtype {planned}"
+        return None

@@ -1,0 +1,102 @@
+"""A plan as lines: inputs beside what fits, then what to set, then what to know. Pure."""
+
+from __future__ import annotations
+
+from console.knobs import shown as setting_shown
+from console.planner_form import FIELDS, Form, origin, shown
+from console.widgets import formats
+from console.widgets.cells import UNKNOWN, Line, Span, beside, exact, left, right, wrap
+from engine.advice.capacity import about, byte_words
+from engine.advice.planner import Plan
+from engine.settings import SETTINGS
+from engine.telemetry.frame import LimitInfo
+
+FORM_CELLS = 39
+ROWS = len(FIELDS) + 1
+"""Of the upper part."""
+_LABEL, _VALUE = 12, 12
+
+
+def upper_lines(plan: Plan, form: Form, place: int, cells: int) -> list[Line]:
+    """The inputs and, beside them, what fits: ROWS lines."""
+    end = cells - FORM_CELLS - 1
+    return beside(_inputs(plan, form, place), _facts(plan, end), FORM_CELLS, end)
+
+
+def _inputs(plan: Plan, form: Form, place: int) -> list[Line]:
+    lines = [exact([(" who and where", "title")], FORM_CELLS)]
+    for number, one in enumerate(FIELDS):
+        here = number == place
+        value = shown(one.name, form, plan)
+        style = "label" if value == UNKNOWN else "value"
+        spans: list[Span] = [
+            (" › " if here else "   ", "key"),
+            (left(one.label, _LABEL), "title" if here else "text"),
+            (right(value, _VALUE), "key" if here else style),
+            (f" {origin(one.name, form, plan)}", "label"),
+        ]
+        lines.append(exact(spans, FORM_CELLS))
+    return lines
+
+
+def _facts(plan: Plan, cells: int) -> list[Line]:
+    question, capacity, load = plan.question, plan.capacity, plan.load
+    model, kv = question.model, question.kv_dtype
+    scales = model.scale_bytes(kv)
+    used = f" x {question.memory.utilisation:g}" if question.memory.gpu else ""
+    weights = UNKNOWN if model.weight_bytes is None else byte_words(model.weight_bytes)
+    rows = [
+        ("weights", f"{weights}{f' {model.weights}' if model.weights else ''}"),
+        ("usable", f"{byte_words(question.memory.usable)}{used}"),
+        ("one token", f"{model.kv_bytes(kv):,} B {kv}{f' + {scales:,}' if scales else ''}"),
+        ("conversation", f"{capacity.context:,} tok = {byte_words(capacity.conversation_bytes)}"),
+        ("cache", f"{byte_words(capacity.cache_bytes)} = {capacity.cache_tokens:,} tok"),
+        ("fits", about(capacity.conversations)),
+        ("in flight", f"{load.in_flight:.3g} of {load.users}"),
+        ("wants", f"{plan.wanted_slots} slots, {plan.wanted_slots * capacity.context:,} tok"),
+    ]  # fmt: skip
+    lines = [exact([(" what fits", "title")], cells)]
+    for label, text in rows:
+        strong = "title" if label in ("fits", "in flight") else "value"
+        if label == "fits" and capacity.conversations < plan.wanted_slots:
+            strong = "warn"
+        lines.append(exact([(f" {label:<13}", "label"), (text, strong)], cells))
+    return lines
+
+
+def setting_lines(plan: Plan, limits: LimitInfo, cells: int) -> list[Line]:
+    """What to set, beside what is in force, each with its reason."""
+    lines: list[Line] = []
+    if plan.settings:
+        head = f" {'set':<11}{'now':>9}{'':>3}{'advised':<9}"
+        lines.append(exact([(head, "label"), ("a applies them, u takes them back", "label")], cells))
+    for one in plan.settings:
+        now = getattr(limits, one.name, None)
+        differs = now != one.value
+        key = SETTINGS[one.name].key or " "
+        start: list[Span] = [
+            (f" {key} ", "key"),
+            (left(one.name, 9), "text"),
+            (right(setting_shown(one.name, now), 9), "value"),
+            (" → " if differs else " = ", "label"),
+            (left(formats.whole(one.value), 9), "title" if differs else "value"),
+        ]
+        lines += _hanging(start, 33, one.reason, "label", cells)
+    return lines
+
+
+def verdict_lines(plan: Plan, cells: int) -> list[Line]:
+    """What to know, the worst first, and what was assumed."""
+    lines: list[Line] = []
+    for verdict in plan.verdicts:
+        mark = {"critical": " ! ", "warn": " - ", "ok": "   "}[verdict.level]
+        lines += _hanging([(mark, verdict.level)], 3, verdict.text, verdict.level if mark.strip() else "text", cells)
+    for text in (*(f"Assumed: {one}." for one in plan.assumed), *plan.question.model.notes):
+        lines += _hanging([("   ", "text")], 3, text, "label", cells)
+    return lines
+
+
+def _hanging(start: list[Span], indent: int, text: str, style: str, cells: int) -> list[Line]:
+    rows = wrap(text, cells - indent - 1, 4)
+    lines = [exact([*start, (rows[0], style)], cells)]
+    return lines + [exact([(" " * indent, "text"), (row, style)], cells) for row in rows[1:]]

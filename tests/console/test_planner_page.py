@@ -1,0 +1,201 @@
+"""The Planner page: inputs by keyboard, advice with reasons, and the advice applied through the knobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from textual.pilot import Pilot
+
+from console.app import ConsoleApp
+from console.planner_form import FIELDS, Form, shown
+from console.screens.planner import PlannerPage
+from console.sources.base import Answer
+from console.widgets.cells import line_width, plain
+from console.widgets.plan import setting_lines, upper_lines, verdict_lines
+from engine.advice.capacity import KV_WIDTHS, CapacityError, Memory
+from engine.advice.planner import Plan, make_plan
+from engine.telemetry.frame import EngineInfo, Frame
+from tests.console import frames
+from tests.console.helpers import GONE, confirmed, console, screen_text, seen, until
+
+SIZE = (80, 24)
+
+
+def plan_of(form: Form, frame: Frame | None = None) -> Plan:
+    question = form.question(frame or frames.steady())
+    assert question is not None
+    return make_plan(question)
+
+
+def typed(**texts: str) -> Form:
+    form = Form()
+    for name, text in texts.items():
+        form, problem = form.typed(name, text)
+        assert problem is None, problem
+    return form
+
+
+# ------------------------------------------------------------------ the form
+
+
+def test_an_empty_form_plans_for_what_runs() -> None:
+    plan = plan_of(Form())
+    assert plan.question.kv_dtype == "fp32"
+    assert plan.question.model.kv_bytes("fp32") == 46_080
+    assert plan.setting("context") == 2048
+    assert plan.setting("kv_tokens") == 8192
+    assert shown("prompt", Form(), plan) == "–"
+    assert shown("memory", Form(), plan).endswith("GiB RAM")
+
+
+def test_typed_values_are_taken_and_an_empty_text_makes_them_automatic_again() -> None:
+    form = typed(users="20", turn_seconds="0", prompt="6,000", answer="200", kv_dtype="INT8", memory="gpu 24GiB")
+    plan = plan_of(form)
+    assert (plan.load.in_flight, plan.capacity.context, plan.question.kv_dtype) == (20, 6400, "int8")
+    assert plan.question.memory == Memory(24 << 30, True, 0.92)
+    assert plan.question.model.weights == "bf16"
+    assert form.typed("users", " ")[0].given("users") is None
+    assert typed(memory="16 GB ram").given("memory") == Memory(16_000_000_000, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("users", "many"), ("users", "0"), ("users", "2.5"), ("users", "nan"), ("context", "63"), ("kv_dtype", "q8"),
+     ("memory", "24"), ("memory", "gpu"), ("generate_seconds", "0"), ("prompt", "-3"), ("answer", "inf")],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_with_what_can(name: str, text: str) -> None:
+    form, problem = Form().typed(name, text)
+    assert form == Form()
+    assert problem is not None
+    assert "empty" in problem
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.sampled_from([one.name for one in FIELDS]), st.sampled_from([1, -1])), max_size=30))
+def test_any_steps_leave_a_plan_that_can_be_drawn(steps: list[tuple[str, int]]) -> None:
+    form = Form()
+    for name, direction in steps:
+        try:
+            form = form.stepped(name, direction, plan_of(form))
+        except CapacityError as error:  # pragma: no cover
+            pytest.fail(str(error))
+    for cells in (80, 120):
+        plan = plan_of(form)
+        lines = upper_lines(plan, form, 0, cells) + verdict_lines(plan, cells)
+        lines += setting_lines(plan, frames.steady().limits, cells)
+        assert {line_width(line) for line in lines} == {cells}
+
+
+def test_steps_go_up_and_down_by_sizes_that_fit() -> None:
+    plan = plan_of(typed(users="9"))
+    up = typed(users="9").stepped("users", 1, plan)
+    assert up.given("users") == 10
+    assert up.stepped("users", 1, plan_of(up)).given("users") == 15
+    assert up.stepped("users", -1, plan_of(up)).given("users") == 9
+    assert Form().stepped("users", -1, plan_of(typed(users="1"))).given("users") == 1
+    kinds = [Form()]
+    for _ in range(len(KV_WIDTHS) + 1):
+        kinds.append(kinds[-1].stepped("kv_dtype", 1, plan_of(kinds[-1])))
+    assert [form.given("kv_dtype") for form in kinds] == [None, *KV_WIDTHS, None]
+
+
+def test_advice_names_what_differs_from_now_and_the_worst_first() -> None:
+    plan = plan_of(typed(users="20", turn_seconds="0", context="8192", memory="4GiB"))
+    text = "\n".join(plain(line) for line in setting_lines(plan, frames.steady().limits, 80))
+    assert "s slots            4 → 9" in text
+    assert "b budget          64 = 64" in text
+    text = "\n".join(plain(line) for line in verdict_lines(plan, 80))
+    assert " - 20 slots x 8,192 = 163,840 tokens, but the cache holds" in text
+    assert text.index("163,840") < text.index("More cores shorten")
+
+
+# ------------------------------------------------------------------ the page
+
+
+async def test_inputs_change_by_keys_and_the_advice_is_applied_as_one_change() -> None:
+    app, source = console(frames.steady())
+    async with app.run_test(size=SIZE) as pilot:
+        await seen(pilot, "slots 3/4")
+        await pilot.press("2")
+        await seen(pilot, "› users                  5 assumed")
+        await pilot.press("enter", *"20", "enter")
+        await seen(pilot, "› users                 20")
+        await pilot.press("plus")
+        await seen(pilot, "› users                 25")
+        await pilot.press("left", "left", "minus")
+        await seen(pilot, "› users                 10")
+        await seen(pilot, "1.33 of 10")
+        await pilot.press("j", "j", "enter", "x", "enter")
+        await seen(pilot, "of it work: seconds for one turn")
+        await pilot.press("backspace", *"40", "enter")
+        await seen(pilot, "4.44 of 10")
+        await pilot.press("a")
+        await seen(pilot, "slots 4→6, queue 16→4, kv_tokens 8192→12288")
+        await seen(pilot, "6 x 2048 = 12.3k fits the pool")
+        assert source.changes == []
+        await pilot.press("escape", "a", "enter")
+        await until(pilot, lambda: source.changes == [({"slots": 6, "queue": 4, "kv_tokens": 12_288}, 3)])
+        await seen(pilot, "pending")
+        source.give(confirmed(frames.steady(), 4, slots=6, queue=4, kv_tokens=12_288))
+        await seen(pilot, "s slots            6 = 6")
+        source.answer = lambda _changes: Answer(True, revision=5)
+        await pilot.press("u")
+        await until(pilot, lambda: source.changes[-1] == ({"slots": 4, "queue": 16, "kv_tokens": 8192}, 4))
+        await pilot.press("1")
+        await seen(pilot, "KV pool")
+        await pilot.press("2")
+        await seen(pilot, "4.44 of 10")
+
+
+async def test_a_plan_for_elsewhere_is_not_applied_here() -> None:
+    app, source = console(frames.steady())
+    async with app.run_test(size=SIZE) as pilot:
+        await seen(pilot, "slots 3/4")
+        await pilot.press("2", "G", "enter", *"gpu 24GiB", "enter", "a")
+        await seen(pilot, "this plan is for another memory")
+        await pilot.press("enter", "enter", "k", "plus", "plus", "plus", "plus", "a")
+        await seen(pilot, "a plan for int8 needs a restart with --kv-dtype int8")
+        assert source.changes == []
+
+
+async def test_the_advice_scrolls_and_is_copied_as_the_command_prints_it() -> None:
+    app, _source = console(frames.steady())
+    async with app.run_test(size=SIZE) as pilot:
+        await seen(pilot, "slots 3/4")
+        await pilot.press("2")
+        await seen(pilot, "more lines")
+        await pilot.press("pagedown", "pagedown")
+        await seen(pilot, "Assumed: 12 s of work for each turn")
+        await pilot.press("y")
+        assert app.clipboard.startswith("SmolLM2-135M-Instruct\n  weights ")
+
+
+async def test_without_an_engine_or_its_sizes_it_says_so() -> None:
+    app, source = console(GONE)
+    async with app.run_test(size=SIZE) as pilot:
+        await seen(pilot, "DISCONNECTED")
+        await pilot.press("2", "plus", "a")
+        await seen(pilot, "no engine is connected")
+        source.give(frames.steady().model_copy(update={"engine": EngineInfo(name="vllm", model="big")}))
+        await seen(pilot, "slotdeck plan --model-config FILE")
+        assert isinstance(app.page, PlannerPage)
+
+
+async def ready(pilot: Pilot[int]) -> None:
+    app = pilot.app
+    assert isinstance(app, ConsoleApp)
+    await seen(pilot, "KV pool")
+    await pilot.press("2", "enter", *"20", "enter", "j", "enter", *"60", "enter", "j", "j", "enter", *"1500", "enter")
+    await pilot.press("j", "enter", *"300", "enter", "G", "enter", *"8GiB", "enter", "k", "k")
+    await seen(pilot, "1,500 tok")
+    await pilot.pause()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36), (180, 50)], ids=["80x24", "120x36", "180x50"])
+def test_picture(snap_compare: Callable[..., bool], size: tuple[int, int]) -> None:
+    app, _source = console(frames.steady(), clock=lambda: 100.0)
+    assert "1,500" not in screen_text(app)
+    assert snap_compare(app, terminal_size=size, run_before=ready)
