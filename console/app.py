@@ -12,27 +12,29 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from textual.app import App, SystemCommand
 from textual.screen import Screen
 
 from console.configuration import ConsoleConfiguration
 from console.driver import ConsoleDriver
-from console.keymap import LIVE, Keymap
-from console.knob_hand import Card, KnobHand, SettingsPanel
-from console.knobs import Knobs
-from console.leaving import Leaving
-from console.prompts import Prompt, Question
-from console.screens.catalogue import make_page
-from console.screens.page import Chrome, Page, PageScreen
-from console.sources.base import Disconnected, FrameSource
-from console.sources.simulated_users import LoadControl, SimulatedUsers
-from console.status import StatusLine
-from console.store import Store, View
+from console.parts import Parts
+from console.quick import collect_again
+from console.screens.base import PageScreen
+from console.screens.catalogue import LIVE, make_page
 from console.terminal import ascii_wanted, can_resume, console_log, own_screen
 from console.themes import DEFAULT_ANSI, ConsoleTheme, load_themes
 from console.widgets.cells import clean, plain
-from engine.settings import state_folder
+from engine.paths import state_folder
+
+if TYPE_CHECKING:
+    # Imported when they are first needed, which is after the first paint: frames and settings take their time.
+    from console.prompts import Prompt
+    from console.screens.page import Chrome, Page
+    from console.sources.base import FrameSource
+    from console.sources.simulated_users import LoadControl
+    from console.store import View
 
 TICK = 0.25
 """Seconds between two looks at the store."""
@@ -42,10 +44,11 @@ RATES = (4.0, 2.0, 1.0, 0.5)
 """Drawings a second that the key for the refresh rate goes through."""
 
 
-class ConsoleApp(App[int], inherit_bindings=False):
+class ConsoleApp(Parts, App[int], inherit_bindings=False):
     """The whole console. ``source`` gives frames; ``hosted`` says that this console started the engine.
 
-    ``load`` runs simulated users; ``clock`` is monotonic seconds. The app's result is the exit code.
+    ``on_toggle_load`` runs simulated users; ``clock`` is monotonic seconds; ``on_begun`` is called once everything
+    is imported and drawn. The app's result is the exit code.
     """
 
     CSS_PATH = "app.tcss"
@@ -64,30 +67,28 @@ class ConsoleApp(App[int], inherit_bindings=False):
         ascii_only: bool = False,
         configuration: ConsoleConfiguration | None = None,
         clock: Callable[[], float] = time.monotonic,
+        on_begun: Callable[[], None] = lambda: None,
     ) -> None:
         no_color = "NO_COLOR" in os.environ
         super().__init__(driver_class=ConsoleDriver, ansi_color=True if no_color else None)
         configuration = configuration or ConsoleConfiguration()
         self.source = source
         self.hosted = hosted
-        self.store = Store(clock)
-        self.knobs = Knobs()
-        self.knob_hand = KnobHand(self)
-        self.panel = SettingsPanel(self)
-        self.card = Card(self)
-        self.leaving = Leaving(self)
-        self.keymap = Keymap(configuration.keys)
+        self.configuration = configuration
         self.prompt: Prompt | None = None
         """Gets every key while it is open."""
         self.ascii_only = ascii_only
-        self._clock = clock
-        self._load = on_toggle_load or (SimulatedUsers(socket) if socket is not None else None)
+        self.clock = clock
+        self._load = on_toggle_load
+        self._socket = socket
+        self._on_begun = on_begun
+        self._begun = False
+        """The first paint is done."""
         self._paused: tuple[View, float] | None = None
         self._rate = configuration.rate
         self._ticks = 0
-        self._status = StatusLine(clock)
         self._themes, theme_problems = load_themes()
-        self._notices = [*notices, *configuration.problems, *self.keymap.problems, *theme_problems]
+        self._notices = [*notices, *configuration.problems, *theme_problems]
         for console_theme in self._themes.values():
             self.register_theme(console_theme.theme)
         if configuration.theme and configuration.theme not in self._themes:
@@ -130,15 +131,21 @@ class ConsoleApp(App[int], inherit_bindings=False):
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self.exit, 0)
         self.app_resume_signal.subscribe(self, self._resumed)
-        for text in self._notices:
-            self.notify(text, markup=False, timeout=10)
-        self.set_interval(TICK, self._tick)
         # The first paint comes before anything that takes time.
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
+        from console.sources.simulated_users import SimulatedUsers
+
+        for text in (*self._notices, *self.keymap.problems):
+            self.notify(text, markup=False, timeout=10)
+        if self._load is None and self._socket is not None:
+            self._load = SimulatedUsers(self._socket)
+        self._begun = True
         self.draw()
+        self.set_interval(TICK, self._tick)
         self.run_worker(self._read(), group="source", exit_on_error=False)
+        self._on_begun()
 
     def _resumed(self, _app: App[object]) -> None:
         """Back from ctrl+z: the terminal kept nothing of the screen, and its size is the only thing it tells."""
@@ -146,6 +153,8 @@ class ConsoleApp(App[int], inherit_bindings=False):
 
     async def _read(self) -> None:
         """Feed the store. Touches no widget: the tick draws."""
+        from console.sources.base import Disconnected
+
         try:
             async for update in self.source.updates():
                 first = self.store.version == 0
@@ -174,7 +183,7 @@ class ConsoleApp(App[int], inherit_bindings=False):
 
     def draw(self) -> None:
         """Bring the page, and the question above it, up to the newest view."""
-        if not self.is_running or not self.base.is_mounted:
+        if not self._begun or not self.is_running or not self.base.is_mounted:
             return
         self.base.show(self.page, view := self.shown_view, self._chrome(view))
         if self.leaving.stage and self.screen is not self.base and hasattr(self.screen, "refresh_text"):
@@ -207,11 +216,13 @@ class ConsoleApp(App[int], inherit_bindings=False):
             await asyncio.to_thread(self._load.stop)
 
     def _chrome(self, view: View) -> Chrome:
-        now = self._clock()
+        from console.screens.page import Chrome
+
+        now = self.clock()
         lost = self.store.view.disconnected_at
         newest = self.store.view.frame
         return Chrome(
-            status=self.prompt.status if self.prompt else self._status.show(self.knobs, newest, self.store.view.end),
+            status=self.prompt.status if self.prompt else self.status.show(self.knobs, newest, self.store.view.end),
             editing=self.knobs.edit is not None,
             paused_for=float(int(now - self._paused[1])) if self._paused else None,
             disconnected_for=None if lost is None else float(int(now - lost)),
@@ -291,6 +302,7 @@ class ConsoleApp(App[int], inherit_bindings=False):
 
     def ask_cancel(self, request_id: str, user: str | None) -> None:
         """Ask, then end that request, whatever is selected by then."""
+        from console.prompts import Question
 
         def confirmed() -> None:
             self.run_worker(self._cancel(request_id, user), group="commands", exit_on_error=False)
@@ -326,7 +338,7 @@ class ConsoleApp(App[int], inherit_bindings=False):
 
     def action_pause(self) -> None:
         """Freeze or thaw the view; the store goes on."""
-        self._paused = None if self._paused else (self.store.view, self._clock())
+        self._paused = None if self._paused else (self.store.view, self.clock())
 
     def action_rate(self) -> None:
         """Draw less often, or at full pace again."""
@@ -393,8 +405,9 @@ def run_console(source: FrameSource, *, hosted: bool, socket: Path | None = None
     ascii_only = ascii_wanted() if configuration.ascii is None else configuration.ascii
     with own_screen(ascii_only):
         app = ConsoleApp(
-            source, hosted=hosted, socket=socket, notices=notices, ascii_only=ascii_only, configuration=configuration
-        )
+            source, hosted=hosted, socket=socket, notices=notices, ascii_only=ascii_only, configuration=configuration,
+            on_begun=collect_again,
+        )  # fmt: skip
         code = app.run(mouse=configuration.mouse)
         failed = bool(app.return_code)
     if (end := app.store.view.end) is not None and not app.leaving.stopping:

@@ -11,10 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from console.actions import ACTIONS, Action
+from console.screens.catalogue import LIVE
 from console.widgets.cells import Line, Span, exact, width
-
-LIVE = "live"
-"""The page that is shown when no other is."""
 
 _SHOWN = {
     "question_mark": "?", "colon": ":", "slash": "/", "plus": "+", "minus": "-", "space": "space", "escape": "esc",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from engine.settings import state_folder
+from engine.paths import state_folder
 
 ASCII_VARIABLE = "SLOTDECK_ASCII"
 LARGEST_LOG = 1 << 20

@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import platformdirs
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
+from engine.paths import ENVIRONMENT_PREFIX, config_file
+
 BLOCK_SIZE = 16
 """Tokens in one block of the KV pool."""
-
-APP_NAME = "slotdeck"
-ENVIRONMENT_PREFIX = "SLOTDECK_"
 
 
 class SettingsError(ValueError):
@@ -262,34 +260,6 @@ SETTINGS: dict[str, Setting] = {
     name: _row(name, LiveSettings.model_fields.get(name, field)) for name, field in StartSettings.model_fields.items()
 }
 """Every setting by name, in the order in which help and documents list them."""
-
-
-def config_file() -> Path:
-    """The TOML file in effect: ``SLOTDECK_CONFIG``, else ``config.toml`` in the user's configuration folder."""
-    named = os.environ.get(ENVIRONMENT_PREFIX + "CONFIG")
-    return Path(named) if named else platformdirs.user_config_path(APP_NAME) / "config.toml"
-
-
-def cache_folder() -> Path:
-    """Where fetched models and converted tokenizers live; ``SLOTDECK_CACHE`` moves it."""
-    named = os.environ.get(ENVIRONMENT_PREFIX + "CACHE")
-    return Path(named) if named else platformdirs.user_cache_path(APP_NAME)
-
-
-def state_folder() -> Path:
-    """Where logs and the history live."""
-    return platformdirs.user_state_path(APP_NAME)
-
-
-def default_socket() -> Path:
-    """The admin socket of this user's engine: in the runtime folder, else in the state folder.
-
-    Not in a shared ``/tmp``, where another user could stand in its place.
-    """
-    named = os.environ.get("XDG_RUNTIME_DIR")
-    runtime = Path(named) if named else Path(f"/run/user/{os.getuid()}")
-    folder = runtime / APP_NAME if named or os.access(runtime, os.W_OK) else state_folder()
-    return folder / "engine.sock"
 
 
 def load_settings(command_line: dict[str, Any] | None = None) -> StartSettings:

@@ -12,7 +12,8 @@ import typer
 
 from console.cli.exits import EPILOG
 from console.cli.flags import check_settings, merge_flags, settings_flags
-from engine.settings import SETTINGS, StartSettings, config_file, default_socket
+from engine.paths import config_file, default_socket
+from engine.settings import SETTINGS, StartSettings
 
 config_commands = typer.Typer(no_args_is_help=True, help="Settings: what is in force and where each value came from.")
 

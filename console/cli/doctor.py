@@ -40,7 +40,7 @@ def doctor(
     from console.cli.admin import AdminClient
     from console.cli.flags import check_settings, merge_flags
     from engine.advice.doctor import diagnose
-    from engine.settings import default_socket
+    from engine.paths import default_socket
 
     explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
     if begin is not None or end is not None:

@@ -21,9 +21,11 @@ from console.cli.engine_process import ENGINE_COMMAND, EngineExitedError, Engine
 from console.cli.exits import FAILED, PORT_IN_USE, USAGE, fail, say
 from console.cli.flags import check_settings
 from console.cli.terminal import supervise
+from console.quick import stop_collecting
 from console.sources.process import lock_holder, record_end
 from console.terminal import terminal_problem
-from engine.settings import SETTINGS, default_socket, state_folder, to_environment
+from engine.paths import default_socket, state_folder
+from engine.settings import SETTINGS, to_environment
 from engine.telemetry.frame import Frame
 
 LOG_LINES_SHOWN = 12
@@ -65,6 +67,7 @@ def show_console(socket: Path, *, hosted: bool, frame: Frame, notices: list[str]
     log = engine_log() if _is_hosted(socket, frame) else None
 
     def console() -> int:
+        stop_collecting()
         from console.app import run_console
         from console.sources.engine import EngineSource
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from console.cli.admin import AdminClient, AdminError
 from engine import __version__
-from engine.settings import StartSettings, cache_folder, config_file, default_socket, state_folder
+from engine.paths import cache_folder, config_file, default_socket, state_folder
+from engine.settings import StartSettings
 
 LIBRARIES = ("torch", "transformers", "gguf", "fastapi", "uvicorn", "textual", "httpx")
 

@@ -78,7 +78,7 @@ def attach(context: typer.Context, socket: SocketOption = None) -> None:
     from console.cli.hosting import attach_notices, running_engine, show_console
     from console.sources.process import absence
     from console.terminal import terminal_problem
-    from engine.settings import default_socket
+    from engine.paths import default_socket
 
     if (problem := terminal_problem()) is not None:
         fail(f"{problem}; over SSH, `ssh -t` gives one, and `slotdeck top --once` needs none", USAGE)

@@ -44,7 +44,7 @@ def top(
     """
     from console.cli.admin import AdminClient
     from console.cli.flags import check_settings, merge_flags
-    from engine.settings import default_socket
+    from engine.paths import default_socket
 
     if once + as_json + watch > 1:
         fail("--once, --json and --watch are three ways to print; give one of them", USAGE)

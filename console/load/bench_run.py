@@ -19,7 +19,8 @@ from console.load.client import Endpoint, base_url, discover, make_client
 from console.load.machine import describe_machine
 from console.load.report import Report
 from console.load.tally import duration
-from engine.settings import ENVIRONMENT_PREFIX, SETTINGS, StartSettings, to_environment
+from engine.paths import ENVIRONMENT_PREFIX
+from engine.settings import SETTINGS, StartSettings, to_environment
 from engine.telemetry.frame import Frame
 
 NOT_OURS = ("host", "port", "socket", "api_key", "api_key_file", "allowed_host")

@@ -70,7 +70,7 @@ def load(
     """
     from console.cli.flags import check_settings, merge_flags
     from console.load.traffic import Target
-    from engine.settings import default_socket
+    from engine.paths import default_socket
 
     merge_flags(context, {}, ())
     if url is None and api_key is not None:
@@ -146,7 +146,7 @@ def background(
     """The load behind the console's key L: silent, ended by SIGTERM or by the end of the process that started it."""
     from console.cli.flags import check_settings
     from console.load.traffic import Target
-    from engine.settings import default_socket
+    from engine.paths import default_socket
 
     path = socket or check_settings({}).socket or default_socket()
     target = Target(url=None, api_key=None, model=None, socket=path)

@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from console.app import ConsoleApp
     from console.screens.page import Page
 
+LIVE = "live"
+"""The page that is shown when no other is."""
+
 PAGES = {
     "live": "console.screens.live:LivePage",
     "planner": "console.screens.planner:PlannerPage",

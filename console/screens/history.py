@@ -19,7 +19,7 @@ from console.widgets.cells import Line, blank, clean, exact, wrap
 from console.widgets.engine_lines import grid_lines, title_line
 from console.widgets.timeline import ROWS as STRIP_ROWS
 from console.widgets.timeline import timeline_lines
-from engine.settings import state_folder
+from engine.paths import state_folder
 from engine.telemetry.frame import Frame, FrameEvent
 from engine.telemetry.history import LOUD, History, HistoryError
 from engine.telemetry.history_file import ChunkInfo, history_path

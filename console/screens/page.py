@@ -1,4 +1,4 @@
-"""What all pages of the console share: one widget that paints, a title above, status line and keys below.
+"""What all pages of the console share: a title above, status line and keys below.
 
 A page is no widget. It turns the newest view into lines with a pure function, keeps what was selected on it, and has
 the methods that its own keys call. Only the page that is shown does any work.
@@ -10,16 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.app import ComposeResult
-from textual.events import Key
-from textual.screen import Screen
-
-from console.keymap import LIVE, Keymap
+from console.keymap import Keymap
+from console.screens.catalogue import LIVE
 from console.status import Status
 from console.store import View
-from console.themes import ConsoleTheme
 from console.widgets import formats
-from console.widgets.canvas import Canvas
 from console.widgets.cells import Line, Span, blank, clean, exact, width, wrap
 from console.widgets.engine_lines import missed_target
 
@@ -162,40 +157,3 @@ def status_lines(chrome: Chrome, cells: int) -> list[Line]:
         else:
             lines.append(exact([(f" {text}", status.level)], cells))
     return lines
-
-
-class PageScreen(Screen[None]):
-    """The one screen below all questions: paints the page that is shown, and hands every key to the registry."""
-
-    def __init__(self, theme: ConsoleTheme, *, ascii_only: bool) -> None:
-        super().__init__()
-        self.canvas = Canvas(theme, ascii_only=ascii_only, id="page")
-        self._shown: tuple[View, Page, int, Chrome, int, int] | None = None
-
-    def compose(self) -> ComposeResult:
-        self.canvas.show([((" slotdeck", "title"),)])  # what the first paint shows, before a page is imported
-        yield self.canvas
-
-    async def on_key(self, event: Key) -> None:
-        """Every key ends here."""
-        event.stop()
-        event.prevent_default()
-        await self.console_app.press(event.key, event.character)
-
-    @property
-    def console_app(self) -> ConsoleApp:
-        from console.app import ConsoleApp
-
-        assert isinstance(self.app, ConsoleApp)
-        return self.app
-
-    def show(self, page: Page, view: View, chrome: Chrome) -> None:
-        """Draw what changed since the last call; without a change nothing is computed."""
-        size = self.app.size
-        wanted = (view, page, page.changed, chrome, size.width, size.height)
-        before = self._shown
-        if before is not None and before[0] is view and before[1:] == wanted[1:]:
-            return
-        self._shown = wanted
-        lines = page.compose(view, chrome, size.width, size.height)
-        self.canvas.show(lines, dimmed=page.stale_rows(view, chrome, size.width, size.height))

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
-from engine.settings import state_folder
+from engine.paths import state_folder
 
 
 class LoadControl(Protocol):

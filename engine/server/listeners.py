@@ -11,9 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from engine.paths import default_socket
 from engine.server.keys import load_api_keys
 from engine.server.security import is_loopback
-from engine.settings import SettingsError, StartSettings, default_socket
+from engine.settings import SettingsError, StartSettings
 
 ADDRESS_TAKEN = 3
 """Exit code: the port or the admin socket is in use, or cannot be had."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.settings import state_folder
+from engine.paths import state_folder
 from engine.telemetry.frame import EngineInfo, Frame, Part
 
 SCHEMA_VERSION = 1

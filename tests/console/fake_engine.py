@@ -114,6 +114,8 @@ class FakeEngine:
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         """Status and document of a call that is not the stream."""
+        if path == "/admin/frame":
+            return 200, self.frame(1).model_dump(mode="json")
         if (method, path) == ("PATCH", "/admin/settings"):
             return self._change(body)
         if path == "/admin/shutdown":

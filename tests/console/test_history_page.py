@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from console.app import ConsoleApp
 from console.screens.history import HistoryPage
 from console.sources.recording import RecordingSource, read_frames
-from engine.settings import state_folder
+from engine.paths import state_folder
 from engine.telemetry.frame import Frame
 from engine.telemetry.history_file import history_path
 from engine.telemetry.recorder import Recorder

@@ -116,7 +116,7 @@ def test_starts_turns_a_knob_quits_and_leaves_the_terminal_sane(
 
 def test_tui_01_mouse_codes_and_garbage_on_stdin_do_not_crash(socket: Path, environment: dict[str, str]) -> None:
     with opened(console(socket), environment) as terminal:
-        terminal.see("? help")
+        terminal.see("KV pool")
         for code in (
             b"\x1b[M\x20\xff\xb1", b"\x1b[M\xc3\xa9\x51", b"\x1b[M\x40\x51\x51", b"\x1b[<0;99;200M\x1b[<0;99;200m",
             b"\x1b[32;97;5M", b"\xff\xfe\x80\x81", b"\xf0\x9f\x98\x80", b"\x1b[" + b"9" * 80,

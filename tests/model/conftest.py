@@ -9,7 +9,7 @@ import torch
 
 from engine.model import fetch
 from engine.model.load import LoadedModel, load_model
-from engine.settings import cache_folder
+from engine.paths import cache_folder
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,39 @@
+"""Where files lie, by XDG. Apart from the settings so that a start can ask for a path before it loads those."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+APP_NAME = "slotdeck"
+ENVIRONMENT_PREFIX = "SLOTDECK_"
+
+
+def config_file() -> Path:
+    """The TOML file in effect: ``SLOTDECK_CONFIG``, else ``config.toml`` in the user's configuration folder."""
+    named = os.environ.get(ENVIRONMENT_PREFIX + "CONFIG")
+    return Path(named) if named else platformdirs.user_config_path(APP_NAME) / "config.toml"
+
+
+def cache_folder() -> Path:
+    """Where fetched models and converted tokenizers live; ``SLOTDECK_CACHE`` moves it."""
+    named = os.environ.get(ENVIRONMENT_PREFIX + "CACHE")
+    return Path(named) if named else platformdirs.user_cache_path(APP_NAME)
+
+
+def state_folder() -> Path:
+    """Where logs and the history live."""
+    return platformdirs.user_state_path(APP_NAME)
+
+
+def default_socket() -> Path:
+    """The admin socket of this user's engine: in the runtime folder, else in the state folder.
+
+    Not in a shared ``/tmp``, where another user could stand in its place.
+    """
+    named = os.environ.get("XDG_RUNTIME_DIR")
+    runtime = Path(named) if named else Path(f"/run/user/{os.getuid()}")
+    folder = runtime / APP_NAME if named or os.access(runtime, os.W_OK) else state_folder()
+    return folder / "engine.sock"
