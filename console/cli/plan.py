@@ -89,7 +89,7 @@ def plan(
     from console.cli.plan_report import plan_json, plan_text
     from engine.advice.capacity import CapacityError
     from engine.advice.planner import make_plan
-    from engine.settings import default_socket
+    from engine.paths import default_socket
 
     explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
     settings = check_settings(explicit)
