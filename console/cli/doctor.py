@@ -15,7 +15,7 @@ from console.load.command import SocketOption
 
 if TYPE_CHECKING:
     from console.cli.admin import AdminClient
-    from engine.advice.doctor import Finding
+    from engine.advice.finding import Finding
     from engine.telemetry.frame import Frame
 
 WINDOW = 600.0
@@ -35,7 +35,8 @@ def doctor(
     """Say what is wrong with the engine, the numbers it rests on and what to turn; or that all is well.
 
     It looks at the last 10 minutes that the engine recorded, or with --from and --to at any time that is recorded.
-    An engine without history is watched for ten seconds.
+    An engine without history is watched for ten seconds. The exit code is 0 when nothing is wrong, 1 when something
+    is. With --json each finding has its `changes`, as the admin API takes them, and its `cost` in seconds.
     """
     from console.cli.admin import AdminClient
     from console.cli.flags import check_settings, merge_flags
@@ -52,16 +53,24 @@ def doctor(
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2, ensure_ascii=False))
     else:
         print("\n".join(report(findings, frames)))
+    if findings:
+        raise typer.Exit(FAILED)
 
 
 def report(findings: list[Finding], frames: list[Frame]) -> list[str]:
     """Plain lines."""
+    from engine.advice.finding import cost_text
+    from engine.advice.window import too_early
+
     first, last = (time.strftime("%a %H:%M:%S", time.localtime(frame.time)) for frame in (frames[0], frames[-1]))
     lines = [f"{frames[-1].engine.model or 'engine'}, {first} to {last}, {len(frames)} frames"]
     if not findings:
         return [*lines, "nothing is wrong"]
+    if (since := too_early(frames)) is not None:
+        lines.append(f"settings changed {since:.0f} s ago, too early to judge: this is what was before")
     for finding in findings:
-        lines += ["", f"{'!' if finding.level == 'critical' else '-'} {finding.what}"]
+        cost = f" ({cost_text(finding)})" if cost_text(finding) else ""
+        lines += ["", f"{'!' if finding.level == 'critical' else '-'} {finding.what}{cost}"]
         lines += [f"    {text}" for text in finding.evidence]
         lines += [f"    {finding.why}", f"    turn: {finding.turn}"]
     return lines

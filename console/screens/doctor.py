@@ -1,19 +1,22 @@
-"""The Doctor page: what is wrong now, the numbers it rests on, and what to turn."""
+"""The Doctor page: what is wrong now, the numbers it rests on, what to turn, and what came of turning it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
 from console.screens.page import Chrome, Page, banner, framed, heading
-from console.store import View
+from console.store import LogEntry, View
 from console.widgets import formats
-from console.widgets.cells import Line, Span, blank, clean, exact, wrap
+from console.widgets.cells import Line, blank, exact
 from console.widgets.engine_lines import title_line
-from engine.advice.doctor import Finding, diagnose
-from engine.settings import SETTINGS
+from console.widgets.findings import early_lines, finding_lines, outcome_lines, well_lines
+from engine.advice.doctor import diagnose
+from engine.advice.finding import Finding, cost_text
+from engine.advice.window import too_early
 from engine.telemetry.frame import Frame
 from engine.telemetry.history import History, HistoryError
 from engine.telemetry.history_file import history_path
@@ -25,6 +28,16 @@ WINDOW = 600.0
 """Seconds looked back on."""
 LOOK_SECONDS = 2.0
 """Between two looks while the page is open."""
+OUTCOMES = 2
+"""Changes of which it is told what came of them."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look at the frames found. ``early``: seconds since a change that is too young to be judged."""
+
+    findings: list[Finding]
+    early: float | None = None
 
 
 class DoctorPage(Page):
@@ -34,10 +47,14 @@ class DoctorPage(Page):
 
     def __init__(self, app: ConsoleApp) -> None:
         super().__init__(app)
-        self.findings: list[Finding] | None = None
+        self.look: Look | None = None
         self._frames: deque[Frame] = deque()
         self._open = False
+        self._rule: str | None = None
+        """Of the selected finding, which keeps its selection when the ranks change; None: the first."""
         self._offset = 0
+        self._follow = True
+        """The selected finding is to be in sight; False after scrolling by hand."""
         self._rows = 1
 
     def opened(self, argument: str | int | None) -> None:
@@ -58,8 +75,7 @@ class DoctorPage(Page):
                 begun = True
                 self._frames.extend(await asyncio.to_thread(_recorded, newest))
             self._take(newest)
-            frames = list(self._frames)
-            self.findings = await asyncio.to_thread(diagnose, frames)
+            self.look = await asyncio.to_thread(_look, list(self._frames))
             self.redraw()
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -70,20 +86,33 @@ class DoctorPage(Page):
         while self._frames[-1].time - self._frames[0].time > WINDOW:
             self._frames.popleft()
 
+    @property
+    def findings(self) -> list[Finding]:
+        """What is wrong, the worst first."""
+        return self.look.findings if self.look else []
+
+    @property
+    def _place(self) -> int:
+        return next((place for place, one in enumerate(self.findings) if one.rule == self._rule), 0)
+
     # ------------------------------------------------------------------ what is drawn
 
     def compose(self, view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
         top = [title_line(view, cells), heading("Doctor", self._looked_at(), cells), banner(view, chrome, cells)]
 
         def body(left: int) -> list[Line]:
-            text = self._text(view, cells)
+            text, chosen = self._text(view, cells)
             self._rows = left
+            if self._follow and chosen.stop > self._offset + left - (chosen.stop < len(text)):
+                self._offset = chosen.stop - left + (chosen.stop < len(text))
+            if self._follow and chosen.start < self._offset:
+                self._offset = chosen.start
             self._offset = max(0, min(self._offset, len(text) - left))
-            shown = text[self._offset : self._offset + left]
-            hidden = len(text) - self._offset - len(shown)
-            if hidden and shown:
-                shown[-1] = exact([(f" ↓ {hidden + 1} more lines", "key"), ("  j k", "label")], cells)
-            return shown
+            visible = text[self._offset : self._offset + left]
+            hidden = len(text) - self._offset - len(visible)
+            if hidden and visible:
+                visible[-1] = exact([(f" ↓ {hidden + 1} more lines", "key"), ("  j k, PgDn", "label")], cells)
+            return visible
 
         return framed(top, body, chrome, cells, rows)
 
@@ -93,64 +122,64 @@ class DoctorPage(Page):
         seconds = self._frames[-1].time - self._frames[0].time
         return f"the last {formats.clock(seconds)}, {len(self._frames)} frames"
 
-    def _text(self, view: View, cells: int) -> list[Line]:
-        if self.findings is None or not self._frames:
-            return [exact([(" looking …" if view.frame else " no engine is connected", "label")], cells)]
+    def _text(self, view: View, cells: int) -> tuple[list[Line], range]:
+        """The lines, and those of them that are the selected finding's."""
+        if self.look is None or not self._frames:
+            return [exact([(" looking …" if view.frame else " no engine is connected", "label")], cells)], range(0)
+        head = outcome_lines(self._outcomes(view), cells)
         if not self.findings:
-            return [exact([(" Nothing is wrong.", "ok")], cells), blank(cells), *_numbers(self._frames[-1], cells)]
-        lines: list[Line] = []
-        for finding in self.findings:
-            lines += [*_finding_lines(finding, cells), blank(cells)]
-        return lines[:-1]
+            well = [exact([(" Nothing is wrong.", "ok")], cells), blank(cells), *well_lines(self._frames[-1], cells)]
+            return [*head, *well], range(0)
+        if self.look.early is not None:
+            head += [*early_lines(self.look.early, cells), blank(cells)]
+        lines, chosen = finding_lines(self.findings, self._place, view.limits, cells)
+        return [*head, *lines], range(chosen.start + len(head), chosen.stop + len(head))
+
+    def _outcomes(self, view: View) -> list[LogEntry]:
+        since = self._frames[-1].time - WINDOW
+        return [entry for entry in view.events if entry.kind == "compared" and entry.time >= since][-OUTCOMES:]
 
     def copied(self) -> str | None:
         """The findings as text."""
         if not self.findings:
             return None
-        return "\n\n".join("\n".join((f.what, *f.evidence, f.why, f"turn: {f.turn}")) for f in self.findings)
+        texts = [[f.what, *f.evidence, f.why, f"turn: {f.turn}", cost_text(f)] for f in self.findings]
+        return "\n\n".join("\n".join(filter(None, lines)) for lines in texts)
 
     # ------------------------------------------------------------------ keys
 
+    def action_remedy(self) -> None:
+        """Offer what the selected finding would change: enter applies it, any other key drops it."""
+        if not self.findings:
+            return
+        finding = self.findings[self._place]
+        if finding.changes:
+            self.app.knob_hand.offer(finding.changes)
+        else:
+            self.app.say(f"no knob helps here: {finding.turn}", failed=True)
+
     def action_move(self, rows: int) -> None:
-        """Scroll."""
-        self._offset = max(0, self._offset + rows)
+        """Select another finding."""
+        if self.findings:
+            self._select(self._place + rows)
+
+    def action_end(self, direction: int) -> None:
+        """Select the first or the last finding."""
+        if self.findings:
+            self._select(0 if direction < 0 else len(self.findings) - 1)
 
     def action_page(self, direction: int) -> None:
         """Scroll by a page."""
-        self.action_move(direction * max(1, ceil(self._rows / 2)))
+        self._follow = False
+        self._offset = max(0, self._offset + direction * max(1, ceil(self._rows / 2)))
 
-    def action_end(self, direction: int) -> None:
-        """To the first or the last finding."""
-        self.action_move(direction * 10**6)
-
-
-def _finding_lines(finding: Finding, cells: int) -> list[Line]:
-    mark = "!" if finding.level == "critical" else "-"
-    lines = [exact([(f" {mark} ", finding.level), (finding.what, finding.level)], cells)]
-    for text in finding.evidence:
-        lines += [exact([("     ", "text"), (row, "value")], cells) for row in wrap(clean(text), cells - 6, 2)]
-    lines += [exact([("   ", "text"), (row, "text")], cells) for row in wrap(finding.why, cells - 4, 3)]
-    key = SETTINGS[finding.knob].key if finding.knob in SETTINGS else None
-    hand: list[Span] = [("   key ", "label"), (key, "key")] if key else []
-    lines.append(exact([("   turn  ", "label"), (finding.turn, "title"), *hand], cells))
-    return lines
+    def _select(self, place: int) -> None:
+        self._rule = self.findings[max(0, min(place, len(self.findings) - 1))].rule
+        self._follow = True
 
 
-def _numbers(frame: Frame, cells: int) -> list[Line]:
-    """What is well, so that silence can be trusted."""
-    late = frame.ten_minutes
-    rows: list[tuple[str, str, int | None]] = [
-        ("TTFT p95", formats.seconds(late.ttft_p95), late.ttft_count),
-        ("queue wait p95", formats.seconds(late.wait_p95), late.wait_count),
-        ("ITL p95", formats.gap(late.itl_p95), late.itl_count),
-        ("preemptions", formats.count(frame.counters.preemptions), None),
-        ("refused with 503", formats.count(frame.counters.rejected), None),
-    ]
-    lines = []
-    for label, value, number in rows:
-        count = f"  n={formats.count(number)} in 10 min" if number is not None else "  since the start"
-        lines.append(exact([(f"   {label:<18}", "label"), (f"{value:>7}", "value"), (count, "label")], cells))
-    return lines
+def _look(frames: list[Frame]) -> Look:
+    return Look(diagnose(frames), too_early(frames) if frames else None)
 
 
 def _recorded(newest: Frame) -> list[Frame]:

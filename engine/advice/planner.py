@@ -18,7 +18,7 @@ from engine.advice.capacity import (
     byte_words,
     context_for,
 )
-from engine.advice.doctor import PATIENCE
+from engine.advice.finding import PATIENCE
 from engine.settings import BLOCK_SIZE, SETTINGS
 
 Level = Literal["ok", "warn", "critical"]

@@ -11,13 +11,17 @@ from textual.pilot import Pilot
 
 from console.app import ConsoleApp
 from console.screens.doctor import DoctorPage
+from console.sources.base import Answer
 from console.sources.recording import RecordingSource, read_frames
-from tests.advice.test_doctor import QUEUED, run
+from engine.telemetry.frame import LimitInfo
+from tests.advice.test_doctor import QUEUED, run, slot
+from tests.advice.test_doctor import frame as make_frame
 from tests.console import frames
-from tests.console.helpers import console, screen_text, seen, until
+from tests.console.helpers import confirmed, console, screen_text, seen, until
 from tests.console.test_history_page import record
 
 SIZE = (80, 24)
+LIMITS = LimitInfo(revision=7, slots=4, context=2048, queue=16, budget=64)
 PREEMPTING = Path(__file__).parents[1] / "recordings" / "preempting.ndjson.gz"
 
 
@@ -43,7 +47,7 @@ async def test_a_queue_is_found_and_its_key_named_and_copied() -> None:
         for frame in rest:
             source.give(frame)
         await seen(pilot, "- Requests wait for a slot")
-        await seen(pilot, "key s")
+        await seen(pilot, "enter turns it, by hand s")
         assert "95% waited up to 4.2 s for a slot" in screen_text(app)
         copied = app.page.copied()
         assert copied is not None
@@ -57,8 +61,73 @@ async def test_it_begins_with_what_is_recorded() -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("5")
         await seen(pilot, "! Running requests lose their KV")
-        await pilot.press("j", "k", "G", "g")
-        await seen(pilot, "! Running requests lose their KV")
+        await pilot.press("j")
+        await seen(pilot, "› - Requests wait")
+        assert "  ! Running requests lose their KV" in screen_text(app)
+        await pilot.press("k")
+        await seen(pilot, "› ! Running requests lose their KV")
+        await pilot.press("G")
+        await seen(pilot, "› - Requests wait")
+        await pilot.press("g", "pagedown", "pageup")
+        await seen(pilot, "› ! Running requests lose their KV")
+
+
+async def test_enter_takes_the_knob_and_enter_again_turns_it() -> None:
+    """What follows is said before; the change is pending, then in force, and one key takes it back."""
+    first, *rest = run(**QUEUED, limits=LIMITS)
+    app, source = console(first)
+    source.answer = lambda _changes: Answer(True, revision=8)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("5")
+        for frame in rest:
+            source.give(frame)
+        await seen(pilot, "turn  slots 4 → 7   enter turns it")
+        await pilot.press("enter")
+        await seen(pilot, "slots 4→7: 7 x 2048 = 14.3k > pool 8.2k, preemption possible")
+        assert not source.changes
+        await pilot.press("escape")
+        assert app.prompt is None
+        await pilot.press("enter", "enter")
+        await seen(pilot, "slots 4→7 pending")
+        assert source.changes == [({"slots": 7}, 7)]
+        source.give(confirmed(rest[-1], 8, slots=7))
+        await seen(pilot, "slots 4→7 in force")
+        await seen(pilot, "turn  slots 4 → 7   in force")
+        await pilot.press("enter")
+        await seen(pilot, "these settings are in force already")
+        source.answer = lambda _changes: Answer(True, revision=9)
+        await pilot.press("u")
+        await until(pilot, lambda: source.changes[-1] == ({"slots": 4}, 8))
+
+
+async def test_what_came_of_it_is_told_and_judged_anew() -> None:
+    before = run(80, **QUEUED, limits=LIMITS)
+    after = LIMITS.model_copy(update={"revision": 8, "slots": 7})
+    young = [make_frame(80 + i, limits=after, late=QUEUED["late"]) for i in range(30)]
+    await record([*before, *young])
+    app, source = console(*before, *young)
+    async with app.run_test(size=(100, 36)) as pilot:
+        await until(pilot, lambda: app.store.view.frame == young[-1])
+        await pilot.press("5")
+        await seen(pilot, "± slots 4→7  before and after it in 31 s")
+        await seen(pilot, "Changed 29 s ago. This was before it; it is judged again in 31 s.")
+        assert "turn  slots 4 → 7   in force" in screen_text(app)
+        for second in range(110, 150):
+            source.give(make_frame(second, limits=after))
+        await seen(pilot, "What came of it")
+        assert "± slots 4→7, 60 s before and after: TTFT p95 5.00s→0.90s" in screen_text(app)
+        assert "after     0.90s n=40" in screen_text(app)
+        await seen(pilot, "Nothing is wrong.")
+
+
+async def test_a_finding_without_a_knob_says_so() -> None:
+    app, _source = console(*run(late={"itl_p50": 0.4, "itl_p95": 0.5}, slots=(slot(0),)))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("5")
+        await seen(pilot, "no knob helps")
+        await pilot.press("enter")
+        await seen(pilot, "no knob helps here: a smaller model")
+        assert app.prompt is None
 
 
 async def test_nothing_is_done_while_another_page_is_shown() -> None:
@@ -69,7 +138,7 @@ async def test_nothing_is_done_while_another_page_is_shown() -> None:
         await seen(pilot, "Doctor")
         page = app.page
         assert isinstance(page, DoctorPage)
-        await until(pilot, lambda: page.findings is not None)
+        await until(pilot, lambda: page.look is not None)
         await pilot.press("1")
         source.give(frames.busy(4))
         await seen(pilot, "slots 20/20")

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from console.cli.main import app
+from console.sources.recording import read_frames
 from engine.advice.doctor import diagnose
 from engine.telemetry.frame import Frame
+from tests.console.test_history_page import record
 from tests.server.harness import running
+
+PREEMPTING = Path(__file__).parents[1] / "recordings" / "preempting.ndjson.gz"
 
 
 def test_a_prompt_too_long_is_found_and_counted(tokenizer: Path, tmp_path: Path) -> None:
@@ -60,3 +66,19 @@ def test_the_command_looks_at_a_time_that_was_recorded(tmp_path: Path) -> None:
     result = CliRunner(env={"XDG_STATE_HOME": str(tmp_path)}).invoke(app, ["doctor", "--from", "1h", "--json"])
     assert (result.exit_code, "no history yet" in result.stderr) == (1, True)
     assert json.loads(result.stdout or "[]") == []
+
+
+def test_exit_code_and_json_of_a_recorded_evening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    frames = list(read_frames(PREEMPTING))
+    asyncio.run(record(frames[: len(frames) // 10 * 10]))
+    span = [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(frames[at].time + at)) for at in (0, -1)]
+    arguments = ["doctor", "--from", span[0], "--to", span[1]]
+    plain = CliRunner().invoke(app, arguments)
+    assert plain.exit_code == 1, plain.output
+    assert "! Running requests lose their KV (costs users " in plain.stdout
+    as_json = CliRunner().invoke(app, [*arguments, "--json"])
+    first, *_others = json.loads(as_json.stdout)
+    assert (as_json.exit_code, first["rule"], first["level"]) == (1, "preemption", "critical")
+    assert list(first["changes"]) == ["kv_tokens"]
+    assert first["cost"] > 10
