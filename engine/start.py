@@ -12,8 +12,9 @@ from threading import Timer
 from engine import __version__
 from engine.core.block_pool import blocks_for
 from engine.loop import EngineLoop
+from engine.model.errors import human_bytes
 from engine.model.kv_store import kv_tokens_that_fit
-from engine.model.load import LoadedModel, load_model
+from engine.model.load import LoadedModel, find_model, load, memory_beside
 from engine.model.machine import available_memory, total_memory
 from engine.model.runner import Runner, kv_type, token_bytes
 from engine.server.bridge import Bridge
@@ -47,20 +48,22 @@ class Engine:
 def start_engine(settings: StartSettings, url: str, say: Callable[[str], None]) -> Engine:
     """Load the model, take the pool, start the loop. ``say`` gets one line for each thing that takes time.
 
-    Raises SettingsError and ModelError, naming the setting to turn.
+    Raises SettingsError and ModelError, naming the setting to turn; what the settings ask for in vain is refused before
+    the weights are read.
     """
     say(f"loading {settings.model}")
-    model = load_model(settings.model, weights=settings.weights, device=settings.device)
+    found = find_model(settings.model, weights=settings.weights, device=settings.device)
+    config, device = found.config, found.device
+    per_token = token_bytes(config, kv_type(settings.kv_dtype, found.kv_dtype))
+    expected = PoolMemory(memory_beside(found), total_memory(device), per_token)
+    choose_limits(settings, config.max_positions, device.type, expected)
+    model = load(found)
     say(
         f"loaded {model.id} in {model.load_seconds:.1f} s, weights {model.weights} on {model.device}"
         f" ({model.kernels} kernels)"
     )
-    memory = PoolMemory(
-        free=available_memory(model.device),
-        total=total_memory(model.device),
-        per_token=token_bytes(model.config, kv_type(settings.kv_dtype, model.kv_dtype)),
-    )
-    live, num_blocks = choose_limits(settings, model.config.max_positions, model.device.type, memory)
+    memory = PoolMemory(available_memory(device), total_memory(device), per_token)
+    live, num_blocks = choose_limits(settings, config.max_positions, device.type, memory)
     runner = Runner(model, num_blocks, settings.kv_dtype, settings.threads)
     bridge = Bridge()
     loop = EngineLoop(
@@ -84,7 +87,7 @@ def start_engine(settings: StartSettings, url: str, say: Callable[[str], None]) 
 
 @dataclass(frozen=True)
 class PoolMemory:
-    """What the pool can be taken from once the weights are loaded, in bytes."""
+    """What the pool can be taken from beside the weights, in bytes: expected before they are loaded, measured after."""
 
     free: int
     """Not used by anyone on the device."""
@@ -101,6 +104,11 @@ class PoolMemory:
         return min(kv_tokens_that_fit(wanted, self.per_token), MOST_KV_TOKENS)
 
     @property
+    def most_tokens(self) -> int:
+        """Tokens of the largest pool that fits."""
+        return kv_tokens_that_fit(self.free, self.per_token)
+
+    @property
     def gpu_tokens(self) -> int:
         """Tokens of the pool that GPU_SHARE of all memory leaves room for."""
         return min(kv_tokens_that_fit(int(self.free - (1 - GPU_SHARE) * self.total), self.per_token), MOST_KV_TOKENS)
@@ -111,7 +119,8 @@ def choose_limits(
 ) -> tuple[LiveSettings, int]:
     """The live settings to start with and the blocks of the pool; ``device`` is "cpu" or "cuda".
 
-    Raises SettingsError when the context exceeds what the model was trained for or what the pool can hold.
+    Raises SettingsError when the context exceeds what the model was trained for or what the pool can hold, and when the
+    pool exceeds the memory: with the largest that fits and the flag to set.
     """
     context = settings.context or min(DEFAULT_CONTEXT, trained_context)
     if context > trained_context:
@@ -132,6 +141,8 @@ def choose_limits(
             f"raise {SETTINGS['kv_tokens'].flag} to at least {context}, or lower {SETTINGS['context'].flag}"
         )
     num_blocks = blocks_for(pool_tokens)
+    if num_blocks * BLOCK_SIZE > memory.most_tokens:
+        raise SettingsError(_does_not_fit(settings, slots, context, num_blocks * BLOCK_SIZE, memory))
     live = LiveSettings(
         slots=slots,
         context=context,
@@ -146,6 +157,31 @@ def choose_limits(
         itl_target=settings.itl_target,
     )
     return live, num_blocks
+
+
+def _does_not_fit(settings: StartSettings, slots: int, context: int, pool_tokens: int, memory: PoolMemory) -> str:
+    """What the pool takes, what is there, and the largest settings that fit."""
+    most, least = memory.most_tokens, int(SETTINGS["context"].minimum or 0)
+    text = (
+        f"a KV pool of {pool_tokens} tokens takes {human_bytes(pool_tokens * memory.per_token)} "
+        f"({human_bytes(memory.per_token)} per token), but only {human_bytes(max(0, memory.free))} are left beside the "
+        "weights: "
+    )
+    context_flag, slots_flag, pool_flag = (SETTINGS[name].flag for name in ("context", "slots", "kv_tokens"))
+    if most < least:
+        return text + "use a smaller model, or free some memory"
+    if settings.kv_tokens is not None:
+        lower = f" and {context_flag}" if context > most else ""
+        return f"{text}set {pool_flag}{lower} to at most {most}"
+    each = most // slots // BLOCK_SIZE * BLOCK_SIZE
+    ways = []
+    if each >= least:
+        ways.append(f"{context_flag} {each} (the largest that fits for {slots} slots)")
+    if most >= context:
+        ways.append(f"{slots_flag} {most // context}")
+    if not ways:
+        ways.append(f"{slots_flag} 1 {context_flag} {most} (the largest that fits)")
+    return f"{text}set {' or '.join(ways)}"
 
 
 def _describe(settings: StartSettings, model: LoadedModel, runner: Runner, url: str) -> EngineInfo:

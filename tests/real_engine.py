@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,13 @@ PATIENCE = 60.0
 
 
 class RealEngine:
-    """``python -m engine serve`` with its own port, socket and configuration. Use as a context manager."""
+    """``python -m engine serve`` with its own port, socket and configuration. Use as a context manager.
 
-    def __init__(self, **settings: Any) -> None:
+    ``command`` is what Python runs in its place, with the same settings.
+    """
+
+    def __init__(self, *, command: Sequence[str] = ("-m", "engine", "serve"), **settings: Any) -> None:
+        self._command = command
         self._folder = tempfile.TemporaryDirectory(prefix="slotdeck-test-")
         self.folder = Path(self._folder.name)
         self.socket = self.folder / "engine.sock"
@@ -37,7 +42,7 @@ class RealEngine:
         environment["XDG_CONFIG_HOME"] = environment["XDG_STATE_HOME"] = str(self.folder)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "engine", "serve"],
+                [sys.executable, "-P", *self._command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -29,7 +29,7 @@ from engine.model.hub import hub_folder
 from engine.model.kv_store import KVStore
 from engine.model.linear import make_linear, packing_works
 from engine.model.machine import DTYPES, available_memory, choose_device
-from engine.model.native import NativeDecoder, choose_weights
+from engine.model.native import NATIVE_KV_DTYPE, NativeDecoder, choose_weights
 from engine.model.packing import packed_bytes, packed_model
 
 logger = logging.getLogger(__name__)
@@ -58,6 +58,11 @@ class ModelSource:
     @property
     def config(self) -> ModelConfig:
         return self.checkpoint.config
+
+    @property
+    def kv_dtype(self) -> str:
+        """Type of the KV pool unless another is asked for."""
+        return NATIVE_KV_DTYPE if self.kernels is not None else self.weights
 
 
 @dataclass(frozen=True)
@@ -92,25 +97,34 @@ class LoadedModel:
 
 
 def load_model(source: str, *, weights: str = "auto", device: str = "auto") -> LoadedModel:
-    """Find, check and load a model; see :func:`find_model` for the arguments and what is refused.
+    """Find, check and load a model; see :func:`find_model` for the arguments, and :func:`load`."""
+    return load(find_model(source, weights=weights, device=device))
 
-    Also refused: a model whose weights don't fit into memory, and one that computes NaN or infinity at once.
-    """
-    start = time.monotonic()
-    found = find_model(source, weights=weights, device=device)
-    config = found.config
+
+def memory_beside(found: ModelSource) -> int:
+    """Bytes that will be available on its device beside the weights. Raises ModelError when these do not fit."""
     free = available_memory(found.device)
-    logger.info(
-        "loading %s: %s parameters, %s of memory as %s on %s (%s available)",
-        config.id, f"{config.num_parameters:,}", human_bytes(found.weight_bytes), found.weights, found.device,
-        human_bytes(free),
-    )  # fmt: skip
     if found.peak_bytes > free:
         smaller = ", take --weights bf16 (half of it)" if found.weights == "fp32" else ""
         raise ModelError(
-            f"{config.id} needs {human_bytes(found.peak_bytes)} while loading as {found.weights}, but only"
+            f"{found.config.id} needs {human_bytes(found.peak_bytes)} while loading as {found.weights}, but only"
             f" {human_bytes(free)} are available on {found.device}. Use a smaller model{smaller} or free some memory."
         )
+    return free - found.weight_bytes
+
+
+def load(found: ModelSource) -> LoadedModel:
+    """Read the weights of a model that was found.
+
+    Raises ModelError when they do not fit into memory, and when they compute NaN or infinity at once.
+    """
+    start = time.monotonic()
+    config = found.config
+    logger.info(
+        "loading %s: %s parameters, %s of memory as %s on %s (%s left beside them)",
+        config.id, f"{config.num_parameters:,}", human_bytes(found.weight_bytes), found.weights, found.device,
+        human_bytes(memory_beside(found)),
+    )  # fmt: skip
     with torch.inference_mode():
         decoder: StepDecoder
         if found.kernels is None:

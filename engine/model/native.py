@@ -20,8 +20,11 @@ from engine.model.config import ModelConfig
 from engine.model.decoder import Batch, Output
 from engine.model.errors import ModelError
 from engine.model.kv_store import KVStore
-from engine.model.machine import choose_dtype, physical_cores
+from engine.model.machine import DTYPES, choose_dtype, physical_cores
 from engine.settings import BLOCK_SIZE
+
+NATIVE_KV_DTYPE = "bf16"
+"""Type of the KV pool beside int8 weights unless another is asked for."""
 
 _KV_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int8: "int8"}
 
@@ -49,7 +52,7 @@ class NativeDecoder:
     def __init__(self, config: ModelConfig, model: PackedModel, kernels: Kernels) -> None:
         self.config = config
         self.kernels = kernels
-        self.kv_dtype = torch.bfloat16
+        self.kv_dtype = DTYPES[NATIVE_KV_DTYPE]
         self._model = model
 
     @property

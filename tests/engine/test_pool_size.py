@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+import engine.model.load
+import engine.start
 from engine.settings import SettingsError, StartSettings, bytes_in, load_settings
 from engine.start import PoolMemory, choose_limits
+from tests.model.helpers import save_tiny_llama
 
 MEMORY = PoolMemory(free=6_000_000_000, total=24_000_000_000, per_token=147_456)
 """A 24 GB card with 18 GB of it taken: a token of the worked example takes 144 KiB."""
@@ -69,6 +72,43 @@ def test_a_gpu_is_filled_to_its_share_unless_asked_otherwise() -> None:
     assert blocks("cuda") == 4_080_000_000 // (147_456 * 16)
     assert blocks("cuda", kv_tokens=4096) == 256
     assert blocks("cuda", kv_tokens=0.5) == blocks(kv_tokens=0.5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "way"),
+    [
+        ({"slots": 4, "context": 40_960}, r"--context 10160 \(the largest that fits for 4 slots\)$"),
+        ({"slots": 4, "context": 16_384}, r"--context 10160 \(the largest that fits for 4 slots\) or --slots 2$"),
+        ({"slots": 256, "context": 4096}, r"--context 144 \(the largest that fits for 256 slots\) or --slots 9$"),
+        ({"kv_tokens": 50_000, "context": 8192}, r"set --kv-tokens to at most 40688$"),
+        ({"kv_tokens": 50_000, "context": 40_960}, r"set --kv-tokens and --context to at most 40688$"),
+        ({"kv_tokens": "10GB", "context": 8192}, r"set --kv-tokens to at most 40688$"),
+    ],
+)
+def test_mod_07_a_pool_beyond_the_memory_is_refused_with_the_largest_that_fits(
+    settings: dict[str, Any], way: str
+) -> None:
+    with pytest.raises(SettingsError, match=r"147 kB per token\), but only 6 GB are left beside the weights: .*" + way):
+        blocks(**settings)
+
+
+def test_mod_07_what_cannot_be_is_refused_before_the_weights_are_read(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "model"
+    save_tiny_llama(folder)
+    monkeypatch.setattr(engine.start, "load", lambda found: pytest.fail("the weights were read"))
+    said: list[str] = []
+    for wanted, message in (
+        ({"slots": 256, "context": 512, "free": 30_000_000}, r"a KV pool of 131072 tokens takes .* set --context"),
+        ({"context": 100_000}, "more than this model was trained for: at most 512"),
+        ({"kv_tokens": 64, "context": 512}, "--kv-tokens 64 cannot hold one request of 512 tokens"),
+    ):
+        free = wanted.pop("free", 1 << 40)
+        monkeypatch.setattr(engine.model.load, "available_memory", lambda device, free=free: free)
+        settings = StartSettings(model=str(folder), weights="fp32", device="cpu", **wanted)  # type: ignore[arg-type]
+        with pytest.raises(SettingsError, match=message):
+            engine.start.start_engine(settings, "http://localhost", said.append)
 
 
 @pytest.mark.parametrize(
