@@ -96,7 +96,7 @@ class _FrameCollector(Collector):
         for name, (help, value) in gauges.items():
             if value is not None:
                 yield GaugeMetricFamily(name, help, value=value)
-        totals: dict[str, tuple[str, int | None]] = {
+        totals: dict[str, tuple[str, float | None]] = {
             "slotdeck_requests_received": ("requests that arrived", counters.received),
             "slotdeck_requests_cancelled": ("requests whose client left or that the admin stopped", counters.cancelled),
             "slotdeck_requests_gave_up_waiting": ("cancelled before a slot was free", counters.gave_up_waiting),
@@ -106,7 +106,9 @@ class _FrameCollector(Collector):
             "slotdeck_cached_tokens": ("prompt tokens found in the prefix cache", counters.cached_tokens),
             "slotdeck_kv_swap_bytes": ("KV moved by preemption, both ways", counters.kv_swap_bytes),
             "slotdeck_preemptions": ("times a request lost its KV", counters.preemptions),
-            "slotdeck_recomputed_tokens": ("computed tokens thrown away by preemption", counters.recomputed_tokens),
+            "slotdeck_recomputed_tokens": ("tokens computed again after a preemption", counters.recomputed_tokens),
+            "slotdeck_stalled_seconds": ("time that requests spent preempted", counters.stalled_seconds),
+            "slotdeck_kv_pool_resizes": ("times the KV pool grew or shrank", counters.pool_resizes),
             "slotdeck_prompt_tokens": ("prefill tokens computed", counters.prompt_tokens),
             "slotdeck_generated_tokens": ("tokens generated", counters.generated_tokens),
             "slotdeck_steps": ("steps of the engine", counters.steps),

@@ -70,7 +70,7 @@ def test_logits_of_chunks_equal_those_of_the_whole(tmp_path: Path, monkeypatch: 
             torch.testing.assert_close(seen[0][0], wanted[start + count - 1], rtol=1e-4, atol=2e-4)
 
 
-def test_mistral_within_its_window(tmp_path: Path) -> None:
+def test_kv_16_mistral_within_its_window(tmp_path: Path) -> None:
     reference = save_tiny_mistral(tmp_path, sliding_window=48)
     model = load_model(str(tmp_path), weights="fp32", device="cpu")
     assert model.config.max_positions == 48
@@ -78,7 +78,7 @@ def test_mistral_within_its_window(tmp_path: Path) -> None:
     prompt = random_prompt(random.Random(2), 30)
     request = make_request("a", prompt)
     assert_greedy(reference, prompt, driver.generate([request], 18)["a"])
-    # KV-16: not one token beyond the window, where sliding attention would differ.
+    # Not one token beyond the window, where sliding attention would differ.
     beyond = make_request("b", random_prompt(random.Random(3), 49))
     beyond.block_ids = [0, 1, 2, 3]
     result = driver.runner.run(StepPlan(rows=(Row(beyond, 0, 49, True),), num_decodes=0))

@@ -161,7 +161,7 @@ def test_a_model_larger_than_the_memory_is_refused_before_it_is_read(
     assert "bf16" in message
 
 
-def test_weights_that_give_nan_at_once_are_refused(tmp_path: Path) -> None:  # NUM-03
+def test_num_03_weights_that_give_nan_at_once_are_refused(tmp_path: Path) -> None:
     save_tiny_llama(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors["model.layers.1.mlp.down_proj.weight"][0, 0] = float("nan")

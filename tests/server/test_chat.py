@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -175,3 +176,23 @@ def test_txt_05_heartbeats_while_waiting(server: RunningServer) -> None:
         server.runner.gate.set()
         rest = [line for line in lines if line.startswith("data: ")]
     assert rest[-1] == "data: [DONE]"
+
+
+def test_met_05_gaps_are_counted_per_token_however_few_chunks_carry_them(server: RunningServer) -> None:
+    """A cat of four tokens comes in one chunk, and a stop string holds text back: gaps are those of the tokens."""
+
+    def gaps() -> float:
+        page = server.client.get("/metrics").text
+        found = re.search(r"^slotdeck_inter_token_latency_seconds_count (\S+)$", page, re.MULTILINE)
+        assert found is not None
+        return float(found[1])
+
+    before = gaps()
+    answer = server.chat("say: 🐈🐈🐈", stream=True, stop=["🐈🐈🐈🐈"], stream_options={"include_usage": True})
+    chunks = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    tokens = chunks[-1]["usage"]["completion_tokens"]
+    written = [chunk for chunk in chunks if chunk["choices"] and chunk["choices"][0]["delta"].get("content")]
+    server.idle()
+    assert tokens >= 12
+    assert len(written) < tokens / 2
+    assert gaps() - before == tokens - 1
