@@ -12,7 +12,9 @@ namespace SLOTDECK_ISA {
 
 constexpr int PART = 64;      // keys of a part
 constexpr int CHUNK = 16;     // query tokens of a task
-constexpr int FEW_ROWS = 5;   // up to here, keys are not transposed
+constexpr int FEW_ROWS = 5;   // up to here, keys and values are read where they lie
+constexpr int RUN = 16;       // keys that lie one after another: the size of a block is a multiple of it
+constexpr int TOGETHER = LANES == 16 ? 4 : 3;  // rows that share what is read
 
 template <int KV>
 inline Floats load_stored(const void* base, int64_t at) {
@@ -22,41 +24,72 @@ inline Floats load_stored(const void* base, int64_t at) {
     return __builtin_convertvector(load<Bytes>((const int8_t*)base + at), Floats);
 }
 
-template <int KV>
-inline void fetch_as(const void* base, int64_t at, float scale, int64_t width, int64_t stride, float* to) {
-    int64_t i = 0;
-    for (; i + LANES <= width; i += LANES) store(to + i, load_stored<KV>(base, at + i) * scale);
-    if (i == stride) return;
-    constexpr int SIZE = KV == KV_FP32 ? 4 : KV == KV_INT8 ? 1 : 2;
-    char rest[LANES * 4] = {0};
-    memcpy(rest, (const char*)base + (at + i) * SIZE, (size_t)(width - i) * SIZE);
-    for (; i < stride; i += LANES) {
-        store(to + i, load_stored<KV>(rest, 0) * scale);
-        memset(rest, 0, sizeof rest);
-    }
-}
+constexpr int64_t bytes_of(int kv_type) { return kv_type == KV_FP32 ? 4 : kv_type == KV_INT8 ? 1 : 2; }
 
 // One layer's K or V in the pool. A place is the number of a token's row: (kv head x num_blocks + block) x 16 + offset.
 struct Stored {
     int kv_type;
-    void* data;
-    float* scales;
+    char* data;
+    float* scales;  // int8 only: stored value x scale of its place = value
     int64_t width, stride;
 
-    // Copies a row as fp32 to `to`: the stored values, then zeros up to the stride.
-    void fetch(int64_t place, float* to) const {
-        switch (kv_type) {
-            case KV_FP32: return fetch_as<KV_FP32>(data, place * width, 1.0f, width, stride, to);
-            case KV_BF16: return fetch_as<KV_BF16>(data, place * width, 1.0f, width, stride, to);
-            case KV_FP16: return fetch_as<KV_FP16>(data, place * width, 1.0f, width, stride, to);
-            default: return fetch_as<KV_INT8>(data, place * width, scales[place], width, stride, to);
-        }
-    }
+    const char* row(int64_t place) const { return data + place * width * bytes_of(kv_type); }
 };
 
 inline Stored stored(const Model& model, const Step& step, void* const* data, float* const* scales, int layer) {
     float* own = step.kv_type == KV_INT8 ? scales[layer] : nullptr;
-    return {step.kv_type, data[layer], own, model.head_dim, model.head_stride};
+    return {step.kv_type, (char*)data[layer], own, model.head_dim, model.head_stride};
+}
+
+// Keys or values of a part in runs of RUN: where each run is, and how far its rows are apart (in values). While a row is
+// read, the same row of `next` is fetched from memory: blocks lie anywhere, so the processor cannot foresee them.
+struct Runs {
+    int kv_type;
+    int64_t step, width;
+    const char* at[PART / RUN];
+    const char* next[PART / RUN];
+    int64_t next_bytes;  // of a row; 0: nothing to fetch
+
+    void fetch(int64_t row) const {
+        const char* line = next[row / RUN] + row % RUN * next_bytes;
+        for (int64_t byte = 0; byte < next_bytes; byte += 64) __builtin_prefetch(line + byte, 0, 3);
+    }
+};
+
+// Copies `count` rows of a run to fp32: the stored numbers (without their scales), then zeros up to the stride.
+template <int KV>
+inline void copy_rows(const Runs& from, int64_t run, int64_t count, int64_t stride, float* to) {
+    for (int64_t row = 0; row < count; ++row, to += stride) {
+        const char* line = from.at[run] + row * from.step * bytes_of(KV);
+        from.fetch(run * RUN + row);
+        int64_t i = 0;
+        for (; i + LANES <= from.width; i += LANES) store(to + i, load_stored<KV>(line, i));
+        if (i == stride) continue;
+        char rest[LANES * 4] = {0};
+        memcpy(rest, line + i * bytes_of(KV), (size_t)((from.width - i) * bytes_of(KV)));
+        for (; i < stride; i += LANES) {
+            store(to + i, load_stored<KV>(rest, 0));
+            memset(rest, 0, sizeof rest);
+        }
+    }
+}
+
+// The same rows as fp32 in `to` [PART, stride]; what follows the last is zero up to a whole vector of keys.
+SEPARATE Runs copied(const Runs& from, int64_t count, int64_t stride, float* to) {
+    Runs result{KV_FP32, stride, stride, {}, {}, 0};
+    for (int64_t run = 0; run * RUN < count; ++run) {
+        const int64_t here = count - run * RUN < RUN ? count - run * RUN : RUN;
+        float* own = to + run * RUN * stride;
+        switch (from.kv_type) {
+            case KV_FP32: copy_rows<KV_FP32>(from, run, here, stride, own); break;
+            case KV_BF16: copy_rows<KV_BF16>(from, run, here, stride, own); break;
+            case KV_FP16: copy_rows<KV_FP16>(from, run, here, stride, own); break;
+            default: copy_rows<KV_INT8>(from, run, here, stride, own); break;
+        }
+        memset(own + here * stride, 0, (size_t)((RUN - here) * stride) * 4);
+        result.at[run] = (const char*)own;
+    }
+    return result;
 }
 
 // Stores `values` (zeros beyond the width) as one row, rounded to the type of the pool. What fp16 cannot hold becomes
@@ -93,15 +126,25 @@ SEPARATE void keep(const Stored& to, int64_t place, const float* values) {
     }
 }
 
-// Scores of one row against LANES keys that lie as rows.
-inline Floats scores_of_rows(const float* query, const float* keys, int64_t stride) {
-    Floats sums[LANES];
-    for (int key = 0; key < LANES; ++key) {
-        sums[key] = load<Floats>(query) * load<Floats>(keys + key * stride);
-        for (int64_t i = LANES; i < stride; i += LANES)
-            sums[key] += load<Floats>(query + i) * load<Floats>(keys + key * stride + i);
+// Scores of R rows against `count` keys (whole vectors of them) where they lie.
+template <int KV, int R>
+SEPARATE void score_rows(const float* query, const Runs& keys, int64_t count, int64_t stride, float* scores) {
+    for (int64_t at = 0; at < count; at += LANES) {
+        const char* first = keys.at[at / RUN] + at % RUN * keys.step * bytes_of(KV);
+        Floats sums[R][LANES];
+        for (int key = 0; key < LANES; ++key) {
+            const char* line = first + key * keys.step * bytes_of(KV);
+            keys.fetch(at + key);
+            Floats sum[R], part = load_stored<KV>(line, 0);
+            for (int r = 0; r < R; ++r) sum[r] = load<Floats>(query + r * stride) * part;
+            for (int64_t i = LANES; i < keys.width; i += LANES) {
+                part = load_stored<KV>(line, i);
+                for (int r = 0; r < R; ++r) sum[r] += load<Floats>(query + r * stride + i) * part;
+            }
+            for (int r = 0; r < R; ++r) sums[r][key] = sum[r];
+        }
+        for (int r = 0; r < R; ++r) store(scores + r * PART + at, sum_rows(sums[r]));
     }
-    return sum_rows(sums);
 }
 
 // The same sums in the same order, from transposed keys [stride][LANES]: lanes far apart are added first.
@@ -117,35 +160,95 @@ inline Floats tree(const float* query, const float* keys, int64_t stride, int fi
     }
 }
 
-// out[rows][width] += weights[rows][PART] x values[keys][stride], four vectors of width at a time.
-template <int R>
-SEPARATE void mix_rows(const float* weights, const float* values, int64_t keys, int64_t stride, float* out) {
-    for (int64_t at = 0; at < stride; at += 4 * LANES) {
-        const int vectors = stride - at < 4 * LANES ? (int)((stride - at) / LANES) : 4;
+// out[R][stride] += weights[R][PART] x values where they lie, four vectors of width at a time.
+template <int KV, int R>
+SEPARATE void mix_rows(const float* weights, const Runs& values, int64_t count, int64_t stride, float* out) {
+    for (int64_t at = 0; at < values.width; at += 4 * LANES) {
+        const int vectors = values.width - at < 4 * LANES ? (int)((values.width - at) / LANES) : 4;
         Floats sums[R][4];
         for (int r = 0; r < R; ++r)
             for (int v = 0; v < vectors; ++v) sums[r][v] = load<Floats>(out + r * stride + at + v * LANES);
-        if (vectors == 4) {
-            for (int64_t key = 0; key < keys; ++key)
-                for (int r = 0; r < R; ++r)
-                    for (int v = 0; v < 4; ++v)
-                        sums[r][v] += weights[r * PART + key] * load<Floats>(values + key * stride + at + v * LANES);
-        } else {
-            for (int64_t key = 0; key < keys; ++key)
-                for (int r = 0; r < R; ++r)
-                    for (int v = 0; v < vectors; ++v)
-                        sums[r][v] += weights[r * PART + key] * load<Floats>(values + key * stride + at + v * LANES);
+        for (int64_t key = 0; key < count; ++key) {
+            const char* line = values.at[key / RUN] + key % RUN * values.step * bytes_of(KV);
+            if (at == 0) values.fetch(key);
+            if (vectors == 4) {
+                for (int v = 0; v < 4; ++v) {
+                    const Floats value = load_stored<KV>(line, at + v * LANES);
+                    for (int r = 0; r < R; ++r) sums[r][v] += weights[r * PART + key] * value;
+                }
+            } else {
+                for (int v = 0; v < vectors; ++v) {
+                    const Floats value = load_stored<KV>(line, at + v * LANES);
+                    for (int r = 0; r < R; ++r) sums[r][v] += weights[r * PART + key] * value;
+                }
+            }
         }
         for (int r = 0; r < R; ++r)
             for (int v = 0; v < vectors; ++v) store(out + r * stride + at + v * LANES, sums[r][v]);
     }
 }
 
-SEPARATE void mix(const float* weights, const float* values, int64_t rows, int64_t keys, int64_t stride, float* out) {
-    constexpr int MOST = LANES == 16 ? 4 : 2;
-    for (; rows >= MOST; rows -= MOST, weights += MOST * PART, out += MOST * stride)
-        mix_rows<MOST>(weights, values, keys, stride, out);
-    for (; rows > 0; --rows, weights += PART, out += stride) mix_rows<1>(weights, values, keys, stride, out);
+// Calls work(R, first row) for rows by as few and as even pieces as TOGETHER allows; R is a constant there.
+template <typename Work>
+inline void in_pieces(int64_t rows, Work work) {
+    for (int64_t first = 0, pieces = (rows + TOGETHER - 1) / TOGETHER; pieces > 0; --pieces) {
+        const int64_t here = (rows - first + pieces - 1) / pieces;
+        switch (here) {
+            case 1: work(Constant<1>{}, first); break;
+            case 2: work(Constant<2>{}, first); break;
+            case 3: work(Constant<3>{}, first); break;
+            default: work(Constant<TOGETHER>{}, first); break;
+        }
+        first += here;
+    }
+}
+
+template <int KV>
+inline void score_as(const float* query, const Runs& keys, int64_t rows, int64_t count, int64_t stride, float* scores) {
+    in_pieces(rows, [&](auto r, int64_t first) {
+        score_rows<KV, decltype(r)::value>(query + first * stride, keys, count, stride, scores + first * PART);
+    });
+}
+
+SEPARATE void score(const float* query, const Runs& keys, int64_t rows, int64_t count, int64_t stride, float* scores) {
+    switch (keys.kv_type) {
+        case KV_FP32: return score_as<KV_FP32>(query, keys, rows, count, stride, scores);
+        case KV_BF16: return score_as<KV_BF16>(query, keys, rows, count, stride, scores);
+        case KV_FP16: return score_as<KV_FP16>(query, keys, rows, count, stride, scores);
+        default: return score_as<KV_INT8>(query, keys, rows, count, stride, scores);
+    }
+}
+
+template <int KV>
+inline void mix_as(const float* weights, const Runs& values, int64_t rows, int64_t count, int64_t stride, float* out) {
+    in_pieces(rows, [&](auto r, int64_t first) {
+        mix_rows<KV, decltype(r)::value>(weights + first * PART, values, count, stride, out + first * stride);
+    });
+}
+
+SEPARATE void mix(const float* weights, const Runs& values, int64_t rows, int64_t count, int64_t stride, float* out) {
+    switch (values.kv_type) {
+        case KV_FP32: return mix_as<KV_FP32>(weights, values, rows, count, stride, out);
+        case KV_BF16: return mix_as<KV_BF16>(weights, values, rows, count, stride, out);
+        case KV_FP16: return mix_as<KV_FP16>(weights, values, rows, count, stride, out);
+        default: return mix_as<KV_INT8>(weights, values, rows, count, stride, out);
+    }
+}
+
+// The same scores from keys in fp32 by turning them first, which pays for many rows.
+SEPARATE void score_turned(const float* query, const Runs& keys, int64_t rows, int64_t count, int64_t stride,
+                         float* turned, float* scores) {
+    for (int64_t at = 0; at < count; at += LANES) {
+        const float* group = (const float*)keys.at[at / RUN] + at % RUN * stride;
+        for (int64_t i = 0; i < stride; i += LANES) {
+            Floats square[LANES];
+            for (int key = 0; key < LANES; ++key) square[key] = load<Floats>(group + key * stride + i);
+            transpose(square);
+            for (int key = 0; key < LANES; ++key) store(turned + (i + key) * LANES, square[key]);
+        }
+        for (int64_t row = 0; row < rows; ++row)
+            store(scores + row * PART + at, tree<1>(query + row * stride, turned, stride, 0));
+    }
 }
 
 // Floats of scratch that `attend` needs for `rows` rows.
@@ -175,33 +278,37 @@ SEPARATE void attend(const Model& model, const Step& step, const Workspace& spac
         total[row] = 0;
     }
     memset(out, 0, (size_t)(rows * stride) * 4);
+    // A row of the pool can be read in whole vectors only where it ends with one.
+    const bool whole = width % LANES == 0, few = rows <= FEW_ROWS;
+    const int64_t row_bytes = width * bytes_of(step.kv_type);
     const int64_t seen = task.start + task.count;  // keys that the last token sees
+    // Where the run of a position begins.
+    const auto place_of = [&](int64_t position) {
+        const int64_t block = task.kv_head * (int64_t)step.num_blocks + blocks[position / size];
+        return block * size + position % size / RUN * RUN;
+    };
     for (int64_t begin = 0; begin < seen; begin += PART) {
         const int64_t end = begin + PART < seen ? begin + PART : seen, count = end - begin;
         const int64_t padded = (count + LANES - 1) / LANES * LANES;
-        for (int64_t key = 0; key < count; ++key) {
-            const int64_t position = begin + key;
-            const int64_t place = (task.kv_head * (int64_t)step.num_blocks + blocks[position / size]) * size + position % size;
-            all_keys.fetch(place, keys + key * stride);
-            all_values.fetch(place, values + key * stride);
+        int64_t places[PART / RUN];
+        Runs part_keys{step.kv_type, width, width, {}, {}, row_bytes}, part_values = part_keys;
+        for (int64_t run = 0; run < PART / RUN; ++run) {
+            // Beyond the last key there is nothing to fetch: then it is the last run again.
+            places[run] = place_of(begin + run * RUN < seen ? begin + run * RUN : seen - 1);
+            part_keys.at[run] = all_keys.row(places[run]);
+            part_values.at[run] = part_keys.next[run] = all_values.row(places[run]);
+            const int64_t next = begin + PART + run * RUN;
+            part_values.next[run] = all_keys.row(place_of(next < seen ? next : seen - 1));
         }
-        memset(keys + count * stride, 0, (size_t)((padded - count) * stride) * 4);
-        for (int64_t at = 0; at < padded; at += LANES) {
-            const float* group = keys + at * stride;
-            if (rows <= FEW_ROWS) {
-                for (int64_t row = 0; row < rows; ++row)
-                    store(weights + row * PART + at, scores_of_rows(query + row * stride, group, stride));
-                continue;
-            }
-            for (int64_t i = 0; i < stride; i += LANES) {
-                Floats square[LANES];
-                for (int key = 0; key < LANES; ++key) square[key] = load<Floats>(group + key * stride + i);
-                transpose(square);
-                for (int key = 0; key < LANES; ++key) store(turned + (i + key) * LANES, square[key]);
-            }
-            for (int64_t row = 0; row < rows; ++row)
-                store(weights + row * PART + at, tree<1>(query + row * stride, turned, stride, 0));
+        if (!whole || !few) {
+            part_keys = copied(part_keys, count, stride, keys);
+            part_values = copied(part_values, count, stride, values);
         }
+        if (few)
+            score(query, part_keys, rows, padded, stride, weights);
+        else
+            score_turned(query, part_keys, rows, padded, stride, turned, weights);
+        const bool scaled = step.kv_type == KV_INT8;
         for (int64_t row = 0; row < rows; ++row) {
             float* line = weights + row * PART;
             const int64_t visible = task.start + row / shared + 1 - begin;  // keys of this part that the row sees
@@ -209,6 +316,9 @@ SEPARATE void attend(const Model& model, const Step& step, const Workspace& spac
                 memset(line, 0, PART * 4);
                 continue;
             }
+            if (scaled)
+                for (int64_t at = 0; at < padded; at += LANES)
+                    store(line + at, load<Floats>(line + at) * load<Floats>(all_keys.scales + places[at / RUN] + at % RUN));
             for (int64_t key = visible; key < padded; ++key) line[key] = -__builtin_inff();
             Floats top = splat(largest[row]);
             for (int64_t at = 0; at < padded; at += LANES) top = larger(load<Floats>(line + at), top);
@@ -218,7 +328,7 @@ SEPARATE void attend(const Model& model, const Step& step, const Workspace& spac
             for (int64_t at = 0; at < padded; at += LANES) {
                 const Floats weight = exponential(load<Floats>(line + at) - most);
                 sums += weight;
-                store(line + at, weight);
+                store(line + at, scaled ? weight * load<Floats>(all_values.scales + places[at / RUN] + at % RUN) : weight);
             }
             total[row] = total[row] * kept + sum(sums);
             largest[row] = most;
@@ -226,7 +336,7 @@ SEPARATE void attend(const Model& model, const Step& step, const Workspace& spac
                 for (int64_t i = 0; i < stride; i += LANES)
                     store(out + row * stride + i, load<Floats>(out + row * stride + i) * kept);
         }
-        mix(weights, values, rows, count, stride, out);
+        mix(weights, part_values, rows, count, stride, out);
     }
     const int64_t line = (model.heads * width + 63) / 64 * 64;
     for (int64_t row = 0; row < rows; ++row) {

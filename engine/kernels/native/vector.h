@@ -29,6 +29,12 @@ typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
 typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
 typedef int8_t Bytes __attribute__((vector_size(LANES)));
 
+// A number as a type, so that a function can be chosen by it.
+template <int VALUE>
+struct Constant {
+    static constexpr int value = VALUE;
+};
+
 template <typename V, typename T>
 inline V load(const T* from) {
     V value;
