@@ -70,6 +70,29 @@ def test_top_k_and_top_p_bound_what_is_drawn(seed: int, top_k: int, top_p: float
     assert set(draw(row, 60, top_p=top_p, seed=seed)) <= nucleus(row, 300, top_p)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 30),
+    vocabulary=st.sampled_from([5, 64, 1000, 5000]),
+    top_k=st.one_of(st.just(0), st.integers(1, 6000)),
+    top_p=st.one_of(st.just(1.0), st.floats(0.001, 0.9999)),
+    shape=st.tuples(st.sampled_from([0.0, 0.01, 1.0, 30.0]), st.booleans()),
+)
+def test_the_edge_is_that_of_the_whole_vocabulary_sorted(
+    seed: int, vocabulary: int, top_k: int, top_p: float, shape: tuple[float, bool]
+) -> None:
+    scale, ties = shape
+    row = torch.randn(vocabulary, generator=torch.Generator().manual_seed(seed)) * scale
+    row = row.round() if ties else row
+    weights = (row - row.max()).exp()
+    params = at(1, top_k=top_k, top_p=top_p).sampling
+    best = weights.sort(descending=True).values[: top_k or None]
+    sums = best.cumsum(-1, dtype=torch.float64)
+    wanted = float(best[-1]) if top_p >= 1 else float(best[int((sums < top_p * sums[-1] * (1 - 1e-12)).sum())])
+    found = sampling_module._lowest_kept(weights, params)
+    assert (0.0 if found is None else found) == (0.0 if top_p >= 1 and not 0 < top_k < vocabulary else wanted)
+
+
 def test_all_that_is_inside_the_bounds_can_be_drawn() -> None:
     row = torch.randn(300, generator=torch.Generator().manual_seed(1)) * 0.1
     assert set(draw(row, 3000, top_k=40)) == nucleus(row, 40, 1.0)
