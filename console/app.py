@@ -154,6 +154,7 @@ class ConsoleApp(Parts, App[int], inherit_bindings=False):
     async def _read(self) -> None:
         """Feed the store. Touches no widget: the tick draws."""
         from console.sources.base import Disconnected
+        from engine.telemetry.frame import Frame
 
         try:
             async for update in self.source.updates():
@@ -161,9 +162,9 @@ class ConsoleApp(Parts, App[int], inherit_bindings=False):
                 self.store.apply(update)
                 if first:
                     self.call_later(self.draw)
-                if not isinstance(update, Disconnected):
+                if isinstance(update, Frame):
                     self.knobs.see(update)
-                elif self.leaving.stopping:
+                elif isinstance(update, Disconnected) and self.leaving.stopping:
                     self.exit(0)
                     return
         except Exception as error:

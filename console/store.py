@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from console.comparison import Comparer, Comparison, in_words
-from console.sources.base import Disconnected, EngineEnd, Update
+from console.sources.base import Disconnected, EngineEnd, Past, Update
 from console.trace import Trace, Tracer
 from engine.telemetry.frame import CounterInfo, Frame, LimitInfo
 
@@ -106,7 +106,10 @@ class Store:
         self.view = View()
 
     def apply(self, update: Update) -> None:
-        """Take a frame or a disconnection."""
+        """Take a frame, frames of before, or a disconnection."""
+        if isinstance(update, Past):
+            self._fill(update)
+            return
         if isinstance(update, Disconnected):
             since = self.view.disconnected_at
             if update.end is not None and self.view.end is None and self.view.frame is not None:
@@ -148,6 +151,22 @@ class Store:
                 news=self._news(update.counters),
             )
         )
+
+    def _fill(self, past: Past) -> None:
+        """Put what was not seen before and between what was."""
+        newest = self.view.frame
+        if newest is None:
+            return
+        # What came after the newest frame will come with the next ones.
+        frames = [f for f in past.frames if f.boot_id == newest.boot_id and f.time <= newest.time]
+        self._tracer.fill(frames)
+        known = set(self._events)
+        missed = [LogEntry(event.time, event.kind, event.text) for frame in frames for event in frame.events]
+        missed = [entry for entry in missed if entry not in known]
+        if missed:
+            entries = sorted([*self._events, *missed], key=lambda entry: entry.time)
+            self._events = deque(entries, maxlen=MOST_EVENTS)
+        self._show(replace(self.view, trace=self._tracer.trace, events=tuple(self._events)))
 
     def _show(self, view: View) -> None:
         if view != self.view:

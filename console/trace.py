@@ -5,7 +5,9 @@ A :class:`Trace` is immutable and equal only to itself, so that what is drawn fr
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from console.knobs import LIVE_SETTINGS, words
@@ -13,6 +15,9 @@ from engine.telemetry.frame import Frame, LimitInfo, SlotState
 
 SECONDS = 600
 """Samples kept."""
+
+LONGEST_HOLE = 2.0
+"""Seconds between two frames of one connection."""
 
 _LOUDNESS: dict[SlotState, int] = {"idle": 0, "decode": 1, "held": 2, "prefill": 3, "swapped": 4, "preempted": 5}
 """Of the states that a slot had within a second the one that says most is kept."""
@@ -87,6 +92,25 @@ class Tracer:
         self._marks = {}
         self.trace = Trace(tuple(self._seconds), tuple(self._changes))
 
+    def fill(self, frames: Iterable[Frame]) -> None:
+        """Take frames of before, oldest first, where nothing was seen."""
+        other = Tracer()
+        for frame in frames:
+            other.add(frame)
+        told = other.trace
+        if not told.seconds:
+            return
+        seen = [second.time for second in self._seconds]
+        missed = [second for second in told.seconds if not _near(seen, second.time)]
+        first, last = told.seconds[0].time, told.seconds[-1].time
+        if len(seen) > 1 and seen[-1] - seen[-2] >= LONGEST_HOLE:
+            last = seen[-1]  # what this one made of a hole is told better
+        changes = [change for change in self._changes if not first <= change[0] <= last]
+        changes += told.changes
+        self._seconds = deque(sorted([*self._seconds, *missed], key=lambda second: second.time), maxlen=SECONDS)
+        self._changes = deque(sorted(changes, key=lambda change: change[0]), maxlen=SECONDS)
+        self.trace = Trace(tuple(self._seconds), tuple(self._changes))
+
     def _see_limits(self, frame: Frame) -> None:
         before, self._limits = self._limits, frame.limits
         if before is None or before.revision == frame.limits.revision:
@@ -110,6 +134,12 @@ class Tracer:
             preempted=preempted,
             slots=self._marks,
         )
+
+
+def _near(times: list[float], time: float) -> bool:
+    """True if one of the sorted ``times`` is less than a second away."""
+    place = bisect_left(times, time)
+    return any(abs(known - time) < 1 for known in times[max(0, place - 1) : place + 1])
 
 
 def changed_settings(before: LimitInfo, after: LimitInfo) -> list[str]:

@@ -45,7 +45,17 @@ class Disconnected:
     """Set once it is known that the process itself has ended, and not only the connection to it."""
 
 
-Update = Frame | Disconnected
+@dataclass(frozen=True)
+class Past:
+    """Frames of a second each from before the first one that came, oldest first, for what is drawn over time.
+
+    They are of the engine that gave the last frame, and may hold times that were seen already.
+    """
+
+    frames: tuple[Frame, ...]
+
+
+Update = Frame | Past | Disconnected
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from console.sources.base import Answer, Disconnected, EngineEnd, Update
+from console.sources.base import Answer, Disconnected, EngineEnd, Past, Update
 from console.sources.process import end_in_words, exit_code, lives, lock_holder
 from engine.telemetry.frame import Frame
 
@@ -61,17 +61,22 @@ class EngineSource:
     async def updates(self) -> AsyncIterator[Update]:
         """Frames as they come, a :class:`Disconnected` for every failed attempt, for ever.
 
-        After a lost connection to an engine that still runs, the first frame has the events that were missed.
+        The first frame of each connection is followed by the :class:`Past`. After a lost connection to an engine that
+        still runs, the first frame has the events that were missed.
         """
         pause = FIRST_PAUSE
         await asyncio.to_thread(importlib.import_module, "httpx")  # a tenth of a second in which keys still work
         while True:
             reason = "the engine closed the connection"
             try:
+                begun = False
                 async for frame in self._stream():
                     pause = FIRST_PAUSE
                     self._remember(frame)
                     yield frame
+                    if not begun and (past := await self._past()) is not None:
+                        yield past
+                    begun = True
             except Exception as error:
                 reason = self._explain(error)
             yield self._lost(reason)
@@ -118,6 +123,17 @@ class EngineSource:
                 for line in lines:
                     if line.strip():
                         yield Frame.model_validate_json(bytes(line))
+
+    async def _past(self) -> Past | None:
+        """What the engine keeps of the last minutes; ``None`` if it does not tell."""
+        try:
+            async with self._client() as client:
+                response = await client.get("/admin/past")
+            if not response.is_success:
+                return None
+            return await asyncio.to_thread(_frames, response.content)
+        except Exception:
+            return None  # The plots then begin now; whatever is wrong will show in the stream.
 
     def _where_to_begin(self) -> dict[str, str]:
         """Parameters of the stream: its pace, and after a lost connection the events that were seen."""
@@ -188,6 +204,10 @@ class EngineSource:
         if isinstance(error, json.JSONDecodeError):
             return "unreadable answer from the engine"
         return str(error) or type(error).__name__
+
+
+def _frames(lines: bytes) -> Past:
+    return Past(tuple(Frame.model_validate_json(line) for line in lines.split(b"\n") if line))
 
 
 def _never_sent(error: Exception) -> bool:

@@ -10,6 +10,7 @@ from engine.server.bridge import Bridge
 from engine.server.intake import Intake
 from engine.server.keys import KeyRing
 from engine.settings import StartSettings
+from engine.telemetry.past import Past
 from engine.text.tokenizer import TextModel
 
 
@@ -37,6 +38,7 @@ class ServerContext:
     settings: StartSettings
     keys: KeyRing
     intake: Intake
+    past: Past = field(default_factory=Past)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when streams that have no end of their own must end."""
     force: asyncio.Event = field(default_factory=asyncio.Event)

@@ -71,6 +71,7 @@ async def serve(
     servers = [_server(create_app(context)), _server(create_admin_app(context))]
     sockets = [listeners.tcp, listeners.admin]
     tasks = [asyncio.create_task(_run(server, sock)) for server, sock in zip(servers, sockets, strict=True)]
+    following = asyncio.create_task(context.past.follow(engine, context.stopping))
     recording = None if recorder is None else asyncio.create_task(recorder.run(context.stopping))
     try:
         with _signals(context):
@@ -91,7 +92,7 @@ async def serve(
                 await asyncio.wait({recording}, timeout=CLOSING_SECONDS)
     finally:
         context.intake.close()
-        for task in [*tasks, *([] if recording is None else [recording])]:
+        for task in [*tasks, following, *([] if recording is None else [recording])]:
             task.cancel()
     log.info("stopped")
     return 0

@@ -33,6 +33,8 @@ class FakeEngine:
         self.rate: float | None = None
         """Frames a second, or None for what the client asks."""
         self.calls: list[tuple[str, str, Any]] = []
+        self.past: tuple[Frame, ...] = ()
+        """What it tells of the minutes before."""
         self.health = "ok"
         self.ended = asyncio.Event()
         self.drain_frames = 2
@@ -84,8 +86,11 @@ class FakeEngine:
                     rate = self.rate or float(asked.get("rate", ["4"])[0])
                     await self._stream(writer, rate)
                     break
-                status, answer = self.answer(method, path, document)
-                text = json.dumps(answer).encode()
+                if path == "/admin/past" and self.past:
+                    status, text = 200, b"".join(frame.model_dump_json().encode() + b"\n" for frame in self.past)
+                else:
+                    status, answer = self.answer(method, path, document)
+                    text = json.dumps(answer).encode()
                 writer.write(
                     b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
                     % (status, len(text))

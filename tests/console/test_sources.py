@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from console.sources.base import Disconnected, EngineEnd, Update
+from console.sources.base import Disconnected, EngineEnd, Past, Update
 from console.sources.engine import FIRST_PAUSE, LONGEST_PAUSE, EngineSource
 from console.sources.process import record_end
 from console.sources.recording import RecordingSource, read_frames, write_frames
@@ -193,3 +193,14 @@ async def test_a_recording_gives_back_what_was_written(tmp_path: Path, name: str
     assert got[:4] == recorded
     assert got[4] == Disconnected("end of the recording", final=True)
     assert not (await RecordingSource(path).change({"slots": 1}, None)).ok
+
+
+async def test_the_first_frame_of_a_connection_is_followed_by_what_was_before(socket: Path) -> None:
+    async with FakeEngine(socket, frames.busy) as engine:
+        engine.past = tuple(frames.busy(step) for step in range(-240, 0, 4))
+        updates = EngineSource(socket).updates()
+        got = await take(updates, 3)
+        await updates.aclose()  # type: ignore[attr-defined]
+    assert [type(update) for update in got] == [Frame, Past, Frame]
+    assert isinstance(got[1], Past)
+    assert got[1].frames == engine.past

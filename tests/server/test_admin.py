@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,16 @@ def test_frame_stream_starts_at_once_and_counts(server: RunningServer) -> None:
     assert [frame.sequence for frame in frames] == [1, 2, 3]
     assert len({frame.boot_id for frame in frames}) == 1
     assert frames[0].limits.slots == 4
+
+
+def test_the_last_minutes_are_told_a_frame_a_second(server: RunningServer) -> None:
+    """For a console that comes later; the first second is there at once."""
+    answer = server.admin.get("/admin/past")
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    told = [Frame.model_validate_json(line) for line in answer.content.splitlines()]
+    assert told
+    assert {frame.boot_id for frame in told} == {server.frame().boot_id}
+    assert all(later.time - earlier.time > 0.9 for earlier, later in pairwise(told))
 
 
 def test_frame_stream_carries_each_event_once(server: RunningServer) -> None:
