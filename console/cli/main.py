@@ -11,6 +11,7 @@ import typer
 from console.cli.config import config_commands
 from console.cli.doctor import doctor
 from console.cli.exits import EPILOG, NO_ENGINE, USAGE, fail
+from console.cli.export import export
 from console.cli.flags import check_settings, merge_flags, settings_flags
 from console.cli.history import app as history_commands
 from console.cli.plan import plan
@@ -124,6 +125,7 @@ app.add_typer(history_commands, name="history", context_settings=HELP_NAMES)
 app.command("replay", epilog=EPILOG)(replay)
 app.command("doctor", epilog=EPILOG)(doctor)
 app.command("plan", epilog=EPILOG)(plan)
+app.command("export", epilog=EPILOG)(export)
 app.add_typer(config_commands, name="config", context_settings=HELP_NAMES)
 app.command("load", epilog=EPILOG)(load)
 app.command("bench", epilog=EPILOG)(bench)

@@ -1,0 +1,143 @@
+"""`slotdeck export`: the settings in force, or those of flags or of a plan, in the words of another server."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from console.cli.exits import FAILED, USAGE, fail, say
+from console.cli.flags import check_settings, merge_flags, settings_flags
+
+if TYPE_CHECKING:
+    from engine.advice.export import Chosen
+
+FLAGS = ("slots", "context", "queue", "budget", "mode", "kv_dtype", "prefix_cache", "socket")
+MOST_PLAN_BYTES = 4 << 20
+
+
+@settings_flags(FLAGS)
+def export(
+    context: typer.Context,
+    settings: dict[str, Any],
+    server: Annotated[
+        Literal["ollama", "llama-server", "vllm"], typer.Argument(help="ollama, llama-server or vllm", metavar="SERVER")
+    ],
+    *,
+    plan: Annotated[
+        Path | None,
+        typer.Option("--plan", help="settings of a plan: a file of `slotdeck plan --json`", metavar="FILE",
+                     show_default=False),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="the model as that server takes it: a .gguf file, a folder, a name",
+                     metavar="MODEL", show_default=False),
+    ] = None,
+    form: Annotated[
+        Literal["systemd", "command"] | None,
+        typer.Option("--as", help="systemd: a drop-in; command: a shell script; default: systemd for ollama",
+                     metavar="systemd|command", show_default=False),
+    ] = None,
+    unit: Annotated[
+        str | None,
+        typer.Option("--unit", help="the service that the drop-in is for; default: the server's name", metavar="NAME",
+                     show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:  # fmt: skip
+    """Write settings for Ollama, llama-server or vLLM: each with its reason, how to apply them and how to check.
+
+    The settings are those of your running engine, else the configured ones; --plan takes those of a plan instead, and
+    flags go before all. What means something else there is said in comments.
+    """
+    from engine.advice.export import export_settings
+
+    explicit = merge_flags(context, settings, FLAGS)
+    if unit is not None and (not unit or not all(character.isalnum() or character in "-_.@" for character in unit)):
+        fail(f"--unit is the name of a service, letters, digits and - _ . @, not {unit!r}", USAGE)
+    chosen = _from_plan(plan, explicit) if plan is not None else _in_force(explicit, server)
+    if model is not None:
+        chosen = dataclasses.replace(chosen, model=model)
+    made = export_settings(server, chosen, form, None if unit is None else unit.removesuffix(".service"))
+    if as_json:
+        print(json.dumps(dataclasses.asdict(made), indent=2, ensure_ascii=False))
+        return
+    print(made.text, end="")
+    if chosen.model is None and server != "ollama":
+        say("no --model given: put the model's path or name where MODEL stands")
+
+
+def _in_force(explicit: dict[str, Any], server: str) -> Chosen:
+    """Those of the running engine, else those configured; flags go before."""
+    from console.cli.admin import AdminClient, AdminError
+    from engine.advice.export import Chosen
+    from engine.settings import LiveSettings, default_socket
+
+    wanted = check_settings(explicit)
+    values = LiveSettings().model_dump()
+    values |= {name: value for name in values if (value := getattr(wanted, name)) is not None and name != "kv_tokens"}
+    kv_dtype: str | None = None if wanted.kv_dtype == "auto" else wanted.kv_dtype
+    admin, source = AdminClient(wanted.socket or default_socket()), None
+    try:
+        frame = admin.running()
+        if frame is not None:
+            rows = admin.call("GET", "/admin/settings")["settings"]
+            source = next((row["value"] for row in rows if row["name"] == "model"), None)
+    except AdminError as error:
+        frame = None
+        say(f"{error}; exporting the configured settings")
+    if frame is not None:
+        limits = frame.limits
+        known = {name: getattr(limits, name) for name in values if getattr(limits, name, None) is not None}
+        values |= {name: value for name, value in known.items() if name not in explicit}
+        if "mode" not in explicit and limits.next_mode is not None:
+            values["mode"] = limits.next_mode
+        if "kv_dtype" not in explicit:
+            kv_dtype = frame.engine.kv_dtype or kv_dtype
+    names = ("slots", "context", "queue", "budget", "mode", "prefix_cache")
+    model = _usable_model(source or wanted.model, server)
+    return Chosen(**{name: values[name] for name in names}, kv_dtype=kv_dtype or "bf16", model=model)
+
+
+def _usable_model(source: str, server: str) -> str | None:
+    """The model's path if the other server takes such a one: a .gguf file or a folder."""
+    path = Path(source).expanduser()
+    fits = path.suffix == ".gguf" and path.is_file() if server == "llama-server" else path.is_dir()
+    return str(path.resolve()) if fits and server != "ollama" else None
+
+
+def _from_plan(path: Path, explicit: dict[str, Any]) -> Chosen:
+    """Those of a plan; flags go before."""
+    from engine.advice.capacity import KV_WIDTHS
+    from engine.advice.export import Chosen
+    from engine.settings import LiveSettings
+
+    wanted = check_settings(explicit)
+    try:
+        if path.stat().st_size > MOST_PLAN_BYTES:
+            raise ValueError("it is too large")
+        document = json.loads(path.read_text("utf-8"))
+        planned = {one["name"]: one["value"] for one in document["settings"]}
+        kv_dtype, memory = document["kv"]["dtype"], document["memory"]
+        share = float(memory["utilisation"]) if memory["gpu"] else None
+        if not planned:
+            raise ValueError("it advises nothing, since not even the weights fit")
+        planned = {name: planned[name] for name in ("slots", "context", "queue", "budget")}
+        LiveSettings(**planned)
+        if kv_dtype not in KV_WIDTHS or (share is not None and not 0 < share <= 1):
+            raise ValueError("its cache type or utilisation is none that exists")
+    except OSError as error:
+        fail(f"{path}: {error.strerror or error}", FAILED)
+    except (ValueError, KeyError, TypeError) as error:
+        reason = str(error).splitlines()[0] if isinstance(error, ValueError) else "something is missing"
+        fail(f"{path} is no plan of `slotdeck plan --json`: {reason}", FAILED)
+    given = {name: getattr(wanted, name) for name in planned if name in explicit}
+    more = {name: getattr(wanted, name) for name in ("mode", "kv_dtype", "prefix_cache") if name in explicit}
+    if more.get("kv_dtype") == "auto":
+        del more["kv_dtype"]
+    values = {"kv_dtype": kv_dtype} | planned | given | more | ({} if share is None else {"utilisation": share})
+    return Chosen(**values)
