@@ -75,7 +75,8 @@ def _in_force(explicit: dict[str, Any], server: str) -> Chosen:
     """Those of the running engine, else those configured; flags go before."""
     from console.cli.admin import AdminClient, AdminError
     from engine.advice.export import Chosen
-    from engine.settings import LiveSettings, default_socket
+    from engine.paths import default_socket
+    from engine.settings import LiveSettings
 
     wanted = check_settings(explicit)
     values = LiveSettings().model_dump()
