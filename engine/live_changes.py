@@ -92,7 +92,7 @@ class LiveChanges:
             "slots": _narrowed("slots", most=pool.num_blocks, why="the KV pool has no more blocks"),
             "kv_tokens": _narrowed(
                 "kv_tokens",
-                least=self._scheduler.least_blocks * BLOCK_SIZE,
+                least=self._scheduler.least_blocks(self._scheduler.settings) * BLOCK_SIZE,
                 why="the context, the slots and the accepted requests need as much",
             ),
         }
@@ -124,13 +124,10 @@ class LiveChanges:
                 raise SettingsError(str(error)) from error
             self._scheduler.resize(num_blocks, self._clock())
         elif num_blocks < old:
-            shorter = after.model_copy(update={"kv_tokens": before.kv_tokens})
-            self._scheduler.update(shorter)  # a smaller context or fewer slots may be what makes it possible
-            try:
-                moves, happened = self._scheduler.resize(num_blocks, self._clock())
-            except SettingsError:
-                self._scheduler.update(before)
-                raise
+            self._scheduler.check_resize(num_blocks, after)
+            # A smaller context or fewer slots may be what makes it possible.
+            self._scheduler.update(after.model_copy(update={"kv_tokens": before.kv_tokens}))
+            moves, happened = self._scheduler.resize(num_blocks, self._clock())
             events += happened
             self._runner.move(list(moves.items()))
             self._runner.resize(num_blocks)

@@ -83,7 +83,10 @@ class EngineLoop:
         self._watchdog.watch(self.step_timeout, self._wedged)
 
     def drain(self) -> None:
-        """Refuse newcomers and what waits; those running go on. Irrevocable."""
+        """Refuse newcomers and what waits; those running go on, and answers to a prompt that is being answered.
+
+        Irrevocable.
+        """
         with self._lock:
             if self._draining:
                 return
@@ -93,6 +96,7 @@ class EngineLoop:
             events = [
                 event
                 for request in list(self._scheduler.waiting)
+                if request.leader is None or request.leader.timeline.scheduled is None
                 for event in self._scheduler.refuse(request.id, "the server is shutting down, try again later", now)
             ]
             self.telemetry.observe(events)

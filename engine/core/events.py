@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
 
 from engine.core.request import Request
 
@@ -19,6 +20,10 @@ class QueueFullError(RuntimeError):
 
 class RequestTooLargeError(ValueError):
     """Prompt + most output exceed the context, which the whole pool can always hold."""
+
+
+PreemptionCause = Literal["pool_full", "pool_shrunk", "step_failed"]
+"""Why a request lost its KV: another one needed the blocks, the pool was made smaller, or a fault made it unsafe."""
 
 
 class EventKind(Enum):
@@ -45,3 +50,5 @@ class Event:
     """Resumed: seconds that it was preempted for, this time."""
     swapped_bytes: int = 0
     """Preempted and resumed: bytes of KV copied to host memory or back."""
+    cause: PreemptionCause = "pool_full"
+    """Preempted: why."""

@@ -126,19 +126,18 @@ class Scheduler:
         self.slots.trim_reserved(policy.slots(settings.slots) if policy is self.policy else 0)
         self.settings = settings
 
-    @property
-    def least_blocks(self) -> int:
-        """The smallest pool that holds everybody accepted, one at a time, and one full context."""
+    def least_blocks(self, settings: LiveSettings) -> int:
+        """The smallest pool that with these settings holds everybody accepted, one at a time, and one full context."""
         largest = max((blocks_for(request.most_tokens) for request in self.requests()), default=0)
-        return max(largest, blocks_for(self.settings.context), self.settings.slots)
+        return max(largest, blocks_for(settings.context), settings.slots)
 
-    def check_resize(self, num_blocks: int) -> None:
-        """Raise SettingsError, naming the smallest size, unless everybody accepted and one full context would fit."""
-        least = self.least_blocks
+    def check_resize(self, num_blocks: int, settings: LiveSettings) -> None:
+        """Raise SettingsError, naming the smallest size, unless :meth:`least_blocks` fit."""
+        least = self.least_blocks(settings)
         if num_blocks < least:
             raise SettingsError(
                 f"kv_tokens {num_blocks * BLOCK_SIZE} is too small: at least {least * BLOCK_SIZE} tokens, for the "
-                f"context of {self.settings.context}, {self.settings.slots} slots and the largest accepted request"
+                f"context of {settings.context}, {settings.slots} slots and the largest accepted request"
             )
 
     def resize(self, num_blocks: int, now: float) -> tuple[dict[int, int], list[Event]]:
@@ -148,7 +147,7 @@ class Scheduler:
         end. Raises SettingsError and changes nothing when :meth:`check_resize` does.
         """
         assert not self._in_step, "a step is running"
-        self.check_resize(num_blocks)
+        self.check_resize(num_blocks, self.settings)
         if num_blocks >= self.pool.num_blocks:
             self.pool.grow(num_blocks)
             return {}, []
@@ -242,13 +241,16 @@ class Scheduler:
         return events
 
     def fail_step(self, plan: StepPlan, reason: str, now: float) -> list[Event]:
-        """The step itself broke: its requests fail. Whoever else is admitted is computed again and cached prefixes are
-        forgotten, since KV may be damaged, in the pool and in host memory."""
+        """The step itself broke: its requests fail, but for those that were to end with it anyway.
+
+        Whoever else is admitted is computed again and cached prefixes are forgotten, since KV may be damaged, in the
+        pool and in host memory.
+        """
         self._in_step = frozenset()
         events: list[Event] = []
         for row in plan.rows:
             row.request.failure = reason
-            self._end(row.request, State.FAILED, now, events)
+            self._end(row.request, row.request.end_asked or State.FAILED, now, events)
         return events + self.slots.lose_all(now)
 
     # -- planning ---------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from engine.core.block_pool import BlockPool, blocks_for
 from engine.core.block_tables import BlockTables
-from engine.core.events import Event, EventKind
+from engine.core.events import Event, EventKind, PreemptionCause
 from engine.core.request import Request, State
 from engine.core.swap import SwapLedger
 
@@ -76,7 +76,9 @@ class Slots:
         self.running.append(request)  # the newest admission belongs at the end
         return Event(EventKind.ADMITTED, request, now)
 
-    def preempt(self, request: Request, now: float, *, swap_space: int) -> Event:
+    def preempt(
+        self, request: Request, now: float, *, swap_space: int = 0, cause: PreemptionCause = "pool_full"
+    ) -> Event:
         """Take the blocks of a running request. Their content is copied out if so many bytes of host memory allow it,
         else thrown away."""
         computed = request.num_computed_tokens
@@ -89,7 +91,7 @@ class Slots:
         request.state = State.PREEMPTED
         request.num_preemptions += 1
         request.preempted_at = now
-        return Event(EventKind.PREEMPTED, request, now, tokens=computed, swapped_bytes=moved)
+        return Event(EventKind.PREEMPTED, request, now, tokens=computed, swapped_bytes=moved, cause=cause)
 
     def cost_to_resume(self, request: Request) -> int:
         """Blocks of those available now that a preempted request needs for its whole known length."""
@@ -135,7 +137,7 @@ class Slots:
     def lose_all(self, now: float) -> list[Event]:
         """KV may be damaged, in the pool and in host memory: whoever is admitted will be computed again."""
         self.swap.lose_all(self.preempted)
-        events = [self.preempt(request, now, swap_space=0) for request in reversed(self.running.copy())]
+        events = [self.preempt(request, now, cause="step_failed") for request in reversed(self.running.copy())]
         self._pool.drop_prefixes()
         return events
 
@@ -146,7 +148,7 @@ class Slots:
         """
         events: list[Event] = []
         while self._pool.num_used > num_blocks:
-            events.append(self.preempt(self.running[-1], now, swap_space=0))
+            events.append(self.preempt(self.running[-1], now, cause="pool_shrunk"))
         moves = self._pool.shrink(num_blocks)
         for request in self.running:
             request.block_ids = [moves.get(block_id, block_id) for block_id in request.block_ids]

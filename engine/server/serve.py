@@ -104,13 +104,18 @@ async def _drain(context: ServerContext) -> None:
     log.info("draining: %d requests in flight", engine.num_in_flight)
     engine.drain()
     deadline = asyncio.get_running_loop().time() + context.settings.drain_timeout
-    while engine.num_in_flight and not context.force.is_set() and asyncio.get_running_loop().time() < deadline:
+    while _runs(engine) and not context.force.is_set() and asyncio.get_running_loop().time() < deadline:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(POLL_SECONDS):
                 await context.force.wait()
     if engine.num_in_flight:
         log.warning("cutting %d requests that still run", engine.num_in_flight)
     context.bridge.end_all("the server was stopped before the answer was complete")
+
+
+def _runs(engine: EngineLoop) -> bool:
+    """Whether anybody is served still; a faulty engine ends nobody's request any more."""
+    return bool(engine.num_in_flight) and engine.health()[0] != "fault"
 
 
 def _server(app: ASGIApp) -> _Server:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from engine.core.events import PreemptionCause
 from engine.telemetry.frame import Part
 
 RequestState = Literal[
@@ -48,6 +49,7 @@ class StallInfo(Part):
     """Computed tokens that lost their place."""
     swapped: bool = False
     """Their KV was copied to host memory, to be copied back; False: they were to be computed again."""
+    cause: PreemptionCause = "pool_full"
 
 
 class GapInfo(Part):

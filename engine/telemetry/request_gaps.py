@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from engine.core.events import PreemptionCause
 from engine.telemetry.request_detail import CAUSE_LETTERS, Cause, GapInfo
 from engine.telemetry.windows import percentile
 
@@ -40,6 +41,7 @@ class Stall:
     """Computed tokens that lost their place."""
     swapped: bool
     """Their KV was copied to host memory."""
+    cause: PreemptionCause
     ended: float | None = None
 
 

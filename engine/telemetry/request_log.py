@@ -127,7 +127,7 @@ class RequestLog:
                 self._leave_queue(record, request, event.time)
                 self._admissions.append((event.time, request.id))
             elif kind == "preempted":
-                record.stalls.append(Stall(event.time, event.tokens, event.swapped_bytes > 0))
+                record.stalls.append(Stall(event.time, event.tokens, event.swapped_bytes > 0, event.cause))
             elif kind == "resumed":
                 self._end_stall(record, event.time)
             elif kind in ("finished", "cancelled", "failed", "rejected"):
@@ -207,7 +207,7 @@ class RequestLog:
                 stalls=tuple(
                     StallInfo(
                         at=stall.began - arrival, seconds=None if stall.ended is None else stall.ended - stall.began,
-                        tokens=stall.tokens, swapped=stall.swapped,
+                        tokens=stall.tokens, swapped=stall.swapped, cause=stall.cause,
                     )
                     for stall in stalls
                 ),

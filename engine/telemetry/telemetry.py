@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.core.events import Event, EventKind
+from engine.core.events import Event, EventKind, PreemptionCause
 from engine.core.request import StepPlan
 from engine.telemetry.estimate import Pace
 from engine.telemetry.frame import CounterInfo, FrameEvent, WindowInfo
@@ -26,6 +26,12 @@ TEN_MINUTES = 600.0
 RATE_SECONDS = 5.0
 EVENTS_KEPT = 1000
 _ENDS = (EventKind.FINISHED, EventKind.CANCELLED, EventKind.FAILED, EventKind.REJECTED)
+
+_CAUSES: dict[PreemptionCause, str] = {
+    "pool_full": "the KV pool is full",
+    "pool_shrunk": "the KV pool was made smaller",
+    "step_failed": "a step failed and its KV is not safe",
+}
 
 
 def _tokens(number: int) -> str:
@@ -172,7 +178,7 @@ class Telemetry:
         self._count("kv_swap_bytes", event.swapped_bytes)
         times = event.request.num_preemptions
         became = "copied to host memory" if event.swapped_bytes else "thrown away"
-        text = f"{self._who(event)} preempted, the KV pool is full: {_tokens(event.tokens)} {became}"
+        text = f"{self._who(event)} preempted, {_CAUSES[event.cause]}: {_tokens(event.tokens)} {became}"
         self._log(event, text + (f", {times} times now" if times > 1 else ""))
         log.info("request %s: %s", event.request.id, text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.core.events import PreemptionCause
 from engine.telemetry.request_detail import RequestDetail
 
 SHORT_WAIT = 0.1
@@ -10,6 +11,13 @@ LONG_PREFILL = 1.0
 """Seconds of prefill worth a clause."""
 LONG_GAP = 3.0
 """A gap this many times the typical one is a pause."""
+
+_SINCE: dict[PreemptionCause, str] = {
+    "pool_full": "the KV pool was full",
+    "pool_shrunk": "the KV pool was made smaller",
+    "step_failed": "a step failed",
+}
+_WHILE = _SINCE | {"pool_full": "the KV pool is full"}
 
 
 def why(detail: RequestDetail) -> str:
@@ -85,7 +93,9 @@ def _pause(detail: RequestDetail) -> str:
         paused = (
             f"paused now, {_seconds(detail.stalled or 0)} so far," if now else f"paused {_seconds(detail.stalled or 0)}"
         )
-        return f"{paused} because the KV pool {'is' if now else 'was'} full: preempted {times}{again}"
+        causes = list(dict.fromkeys(stall.cause for stall in detail.stalls)) or ["pool_full"]
+        because = " and ".join((_WHILE if now else _SINCE)[cause] for cause in causes)
+        return f"{paused} because {because}: preempted {times}{again}"
     longest = detail.long_gaps[0] if detail.long_gaps else None
     if longest is None or longest.seconds < LONG_GAP * (detail.gap_p50 or 0):
         return ""

@@ -6,7 +6,7 @@ import pytest
 
 from engine.core.block_pool import BlockPool, PoolExhaustedError
 from engine.core.events import EventKind, QueueFullError, RequestTooLargeError
-from engine.core.request import FinishReason, State, StepResult
+from engine.core.request import FinishReason, State, StepPlan, StepResult
 from engine.settings import SettingsError
 from tests.core.simple_engine import Engine, shares
 
@@ -277,6 +277,37 @@ def test_a_stop_string_drops_what_was_computed_beyond_it() -> None:
     assert request.state is State.FINISHED
     assert request.finish_reason is FinishReason.STOP
     assert request.num_output_tokens == 3
+
+
+def test_a_step_that_fails_does_not_fail_who_had_the_whole_answer_or_left() -> None:
+    engine = Engine()
+    done, left, other = engine.add(8, output=50), engine.add(8, output=50), engine.add(8, output=50)
+    for _ in range(4):
+        engine.step()
+    plan = engine.plan()
+    engine.scheduler.finish(done.id, 3, engine.now)
+    engine.scheduler.cancel(left.id, engine.now)
+    engine.scheduler.fail_step(plan, "injected", engine.now)
+    engine.scheduler.check()
+    assert [request.state for request in (done, left, other)] == [State.FINISHED, State.CANCELLED, State.FAILED]
+    assert done.num_output_tokens == 3
+
+
+def test_why_somebody_was_preempted_is_told() -> None:
+    engine = Engine(blocks=32, slots=2, context=256)
+    first, second = engine.add(130, output=60), engine.add(130, output=60)
+    while not second.num_output_tokens:
+        engine.step()
+    _, events = engine.scheduler.resize(16, engine.now)
+    assert [(event.request, event.cause) for event in events] == [(second, "pool_shrunk")]
+    engine.scheduler.resize(32, engine.now)
+    while second.state is not State.RUNNING:
+        engine.step()
+    plan = engine.plan()
+    only_first = StepPlan(rows=tuple(row for row in plan.rows if row.request is first), num_decodes=0)
+    events = engine.scheduler.fail_step(only_first, "injected", engine.now)
+    preempted = [event for event in events if event.kind is EventKind.PREEMPTED]
+    assert [(event.request, event.cause) for event in preempted] == [(second, "step_failed")]
 
 
 def test_num_02_one_bad_row_fails_one_request() -> None:

@@ -291,6 +291,23 @@ def test_drain_refuses_newcomers_and_the_waiting_and_lets_the_running_finish(ben
     assert bench.client.ends["a"].finish_reason == "length"
 
 
+def test_drain_serves_the_further_answers_of_a_call_that_runs() -> None:
+    bench = Bench(slots=1)
+    bench.loop.start()
+    bench.runner.allow(0)
+    now = bench.loop.clock()
+    params = SamplingParams(max_tokens=5)
+    bench.loop.submit(*(Request(name, "user", [1] * 40, params, Timeline(now, now)) for name in "abc"))
+    bench.submit("d")
+    bench.steps(0)
+    bench.loop.drain()
+    bench.release()
+    bench.wait_for_end(*"abcd")
+    assert [bench.client.ends[name].finish_reason for name in "abc"] == ["length"] * 3
+    assert bench.client.ends["d"].error
+    bench.loop.stop()
+
+
 def test_stop_fails_what_is_left(bench: Bench) -> None:
     bench.runner.allow(0)
     for name in "abc":

@@ -312,6 +312,22 @@ def test_con_19_the_drain_timeout_cuts_what_still_runs(tokenizer: Path, tmp_path
         assert server.exit_code == 0
 
 
+def test_con_19_a_dead_engine_is_not_waited_for(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tokenizer, tmp_path, drain_timeout=600) as server, ThreadPoolExecutor(1) as pool:
+
+        def broken(*_arguments: object) -> None:
+            raise KeyError("injected")
+
+        monkeypatch.setattr(server.engine._scheduler, "commit", broken)
+        assert pool.submit(server.chat, "forever").result().status_code == 500
+        assert server.client.get("/health").status_code == 503
+        assert server.engine.num_in_flight == 1
+        server.admin.post("/admin/shutdown")
+        assert server.ended()
+
+
 def test_con_19_force_does_not_wait(tokenizer: Path, tmp_path: Path) -> None:
     with running(tokenizer, tmp_path, drain_timeout=600) as server, ThreadPoolExecutor(1) as pool:
         server.runner.pace = 0.05
