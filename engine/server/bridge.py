@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from engine.outputs import Output
@@ -21,8 +20,10 @@ class OutputStream:
         self._alive = dict.fromkeys(request_ids)
         self._cancel = cancel
         self._most_pending = most_pending * len(self.request_ids)
-        self._pending: deque[Output] = deque()
-        self._ready = asyncio.Event()
+        self._pending: list[Output] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._waits_since = 0.0
+        self._heartbeat: asyncio.TimerHandle | None = None
 
     def put(self, output: Output) -> None:
         if output.request_id not in self._alive:
@@ -34,7 +35,7 @@ class OutputStream:
         self._pending.append(output)
         if ends:
             self.forget(output.request_id)
-        self._ready.set()
+        self._wake()
 
     def forget(self, *request_ids: str) -> None:
         """The engine knows these no longer, or was told to end them: nothing more of them is wanted."""
@@ -47,21 +48,42 @@ class OutputStream:
         self._alive.clear()
         for request_id in alive:
             self._pending.append(Output(request_id, [], time.monotonic(), error=error))
-            self._ready.set()
+            self._wake()
             self._cancel(request_id)
 
     async def next(self, patience: float | None) -> list[Output]:
-        """All outputs pending, at least one; an empty list when none came within ``patience`` seconds."""
+        """All outputs pending, at least one; an empty list when none came within ``patience`` seconds, which is the
+        same in each call."""
         if not self._pending:
+            loop = asyncio.get_running_loop()
+            self._waiter, self._waits_since = loop.create_future(), loop.time()
+            if patience is not None and self._heartbeat is None:
+                self._heartbeat = loop.call_later(patience, self._lose_patience, patience)
             try:
-                async with asyncio.timeout(patience):
-                    await self._ready.wait()
-            except TimeoutError:
-                return []
-        outputs = list(self._pending)
-        self._pending.clear()
-        self._ready.clear()
+                await self._waiter
+            finally:
+                self._waiter = None
+        outputs, self._pending = self._pending, []
         return outputs
+
+    def close(self) -> None:
+        """Nobody waits for outputs any more."""
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _lose_patience(self, patience: float) -> None:
+        """Ends a wait that lasts too long. One timer looks at all waits of the stream in turn: a timer for each wait,
+        of which there is one per token, would cost more than the waiting."""
+        loop = asyncio.get_running_loop()
+        left = patience if self._waiter is None else self._waits_since + patience - loop.time()
+        if left <= 0:
+            self._wake()
+            left = patience
+        self._heartbeat = loop.call_later(left, self._lose_patience, patience)
 
 
 class Bridge:
@@ -95,6 +117,7 @@ class Bridge:
         for request_id in stream.request_ids:
             self._streams.pop(request_id, None)
         stream.end("the client went away")
+        stream.close()
 
     def end_all(self, error: str) -> None:
         """Cancel every open request and give its client ``error``."""

@@ -75,6 +75,9 @@ class EventStream(Response):
         }
         self._head = json.dumps(shared)[:-1]
         self._tail = ', "usage": null' if generation.chat.include_usage else ""
+        # Nearly every event is a text without log-probabilities: it goes between two strings made here.
+        sample = self._event(0, {"content": "@"}).decode()
+        self._before_text, _, self._after_text = sample.rpartition('"@"')
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -92,6 +95,10 @@ class EventStream(Response):
             async for piece in self._generation.pieces(self._heartbeat):
                 if piece is None:
                     yield HEARTBEAT
+                    continue
+                plain = not (piece.choice or piece.logprobs or piece.finish_reason)
+                if plain and 0 in started and self._generation.chat.sampling.top_logprobs is None:
+                    yield f"{self._before_text}{json.dumps(piece.text)}{self._after_text}".encode()
                     continue
                 chunk = b""
                 if piece.choice not in started:

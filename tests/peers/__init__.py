@@ -1,0 +1,1 @@
+"""Slotdeck beside other servers, on the same weights and the same machine: ``python -m tests.peers``."""
