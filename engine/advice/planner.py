@@ -51,9 +51,20 @@ OUTGROWN = 4.0
 class Now:
     """The settings of the engine that is planned for: what nothing speaks against stays as it is."""
 
+    slots: int | None = None
     context: int | None = None
     budget: int | None = None
     kv_tokens: int | None = None
+
+    @property
+    def overcommitted(self) -> str | None:
+        """How the slots promise more than the pool holds, in words; ``None`` if they do not."""
+        if self.slots is None or self.context is None or self.kv_tokens is None:
+            return None
+        need = self.slots * self.context
+        if need <= self.kv_tokens:
+            return None
+        return f"{_slots(self.slots)} x {self.context:,} = {need:,} tokens, the pool holds {self.kv_tokens:,}"
 
 
 @dataclass(frozen=True)
@@ -237,7 +248,7 @@ def _slots(number: int) -> str:
 
 
 def _verdicts(plan: Plan) -> list[Verdict]:
-    found = [*_fit(plan), *_lengths(plan), *_work(plan), *_outgrown(plan)]
+    found = [*_fit(plan), *_now(plan), *_lengths(plan), *_work(plan), *_outgrown(plan)]
     rank = {"critical": 0, "warn": 1, "ok": 2}
     return sorted(found, key=lambda verdict: rank[verdict.level])
 
@@ -298,6 +309,13 @@ def _fit(plan: Plan) -> list[Verdict]:
         text = f"{few}: a smaller model leaves more for the cache, or let the rest wait."
         found.append(Verdict("smaller_model", "warn", text))
     return found + _tight(plan)
+
+
+def _now(plan: Plan) -> list[Verdict]:
+    """What is set at present, if it can preempt."""
+    over = plan.question.now.overcommitted
+    return [] if over is None else [Verdict("now_overcommits", "warn", f"As it is set now, {over}: preemption is "
+                                            "possible.")]  # fmt: skip
 
 
 def _tight(plan: Plan) -> list[Verdict]:

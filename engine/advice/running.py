@@ -32,7 +32,7 @@ def kv_dtype_of(frame: Frame) -> str | None:
 def now_of(frame: Frame) -> Now:
     """The settings that a plan may leave as they are."""
     limits = frame.limits
-    return Now(context=limits.context, budget=limits.budget, kv_tokens=frame.pool.total)
+    return Now(slots=limits.slots, context=limits.context, budget=limits.budget, kv_tokens=frame.pool.total)
 
 
 def memory_of(frame: Frame, utilisation: float = UTILISATION) -> Memory | None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.advice.capacity import CapacityError, Memory, ModelFacts, Speed
-from engine.advice.planner import Plan, Question, make_plan
+from engine.advice.planner import Now, Plan, Question, make_plan
 from engine.advice.running import kv_dtype_of, memory_of, model_of
 from engine.settings import LiveSettings
 from engine.telemetry.frame import EngineInfo, HostInfo, PoolInfo
@@ -176,6 +176,15 @@ def test_a_running_engine_tells_its_model_and_what_its_pool_may_take() -> None:
     assert memory.usable == (10 << 30) + 8192 * 23_040
     torch = now.model_copy(update={"engine": ENGINE.model_copy(update={"kernels": "torch"})})
     assert memory_of(torch) == replace(memory, total=memory.total + 150_000_000)
+
+
+def test_settings_in_force_that_can_preempt_are_warned_about() -> None:
+    question = Question(SMALL, BOX, "bf16", now=Now(slots=8, context=2048, budget=96, kv_tokens=8192))
+    plan = make_plan(question)
+    assert "8 slots x 2,048 = 16,384 tokens, the pool holds 8,192" in said(plan)["now_overcommits"]
+    assert (plan.setting("budget"), plan.setting("context"), plan.setting("kv_tokens")) == (96, 2048, 8192)
+    calm = replace(question, now=Now(slots=4, context=2048, kv_tokens=8192))
+    assert "now_overcommits" not in said(make_plan(calm))
 
 
 def test_a_gpu_gives_its_share_and_other_servers_give_nothing() -> None:
