@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from engine.core.block_pool import blocks_for
 from engine.core.events import Event
+from engine.core.limits import check_pool_size, check_settings, least_blocks
 from engine.core.scheduler import Scheduler
 from engine.settings import BLOCK_SIZE, SETTINGS, LiveSettings, SettingsError, explain
 from engine.step_runner import StepRunner
@@ -92,7 +93,7 @@ class LiveChanges:
             "slots": _narrowed("slots", most=pool.num_blocks, why="the KV pool has no more blocks"),
             "kv_tokens": _narrowed(
                 "kv_tokens",
-                least=self._scheduler.least_blocks(self._scheduler.settings) * BLOCK_SIZE,
+                least=least_blocks(self._scheduler.settings, self._scheduler.requests()) * BLOCK_SIZE,
                 why="the context, the slots and the accepted requests need as much",
             ),
         }
@@ -117,14 +118,14 @@ class LiveChanges:
         num_blocks, old = blocks_for(after.kv_tokens), self._scheduler.pool.num_blocks
         after = after.model_copy(update={"kv_tokens": num_blocks * BLOCK_SIZE})
         if num_blocks > old:
-            self._scheduler.validate(after, num_blocks)
+            check_settings(after, num_blocks)
             try:
                 self._runner.resize(num_blocks)
             except (ValueError, MemoryError, RuntimeError) as error:
                 raise SettingsError(str(error)) from error
             self._scheduler.resize(num_blocks, self._clock())
         elif num_blocks < old:
-            self._scheduler.check_resize(num_blocks, after)
+            check_pool_size(num_blocks, after, self._scheduler.requests())
             # A smaller context or fewer slots may be what makes it possible.
             self._scheduler.update(after.model_copy(update={"kv_tokens": before.kv_tokens}))
             moves, happened = self._scheduler.resize(num_blocks, self._clock())

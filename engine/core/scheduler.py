@@ -15,10 +15,11 @@ from engine.core.block_pool import BlockPool, blocks_for
 from engine.core.budget import MOST_BUDGET, Promise, StepCost, split_budget
 from engine.core.events import Event, EventKind, QueueFullError, RequestTooLargeError
 from engine.core.invariants import check_scheduler
+from engine.core.limits import check_pool_size, check_settings
 from engine.core.request import FinishReason, Request, Row, State, StepPlan, StepResult
 from engine.core.slots import Slots
 from engine.core.waiting import WaitingQueue
-from engine.settings import BLOCK_SIZE, LiveSettings, SettingsError
+from engine.settings import LiveSettings
 
 
 class Scheduler:
@@ -39,7 +40,7 @@ class Scheduler:
         self._by_id: dict[str, Request] = {}
         self._in_step: frozenset[str] = frozenset()
         self.policy = POLICIES[settings.mode]
-        self.validate(settings, pool.num_blocks)
+        check_settings(settings, pool.num_blocks)
         self.settings = settings
 
     # -- from outside, also while a step runs ------------------------------------------------------------------
@@ -101,24 +102,13 @@ class Scheduler:
             self._end(request, State.REJECTED, now, events)
         return events
 
-    @staticmethod
-    def validate(settings: LiveSettings, num_blocks: int) -> None:
-        """Raise SettingsError, naming reason and maximum, unless a pool of so many blocks can honour these settings."""
-        if settings.context > num_blocks * BLOCK_SIZE:
-            raise SettingsError(
-                f"context {settings.context} is more than the whole KV pool: at most {num_blocks * BLOCK_SIZE} tokens, "
-                "or make the pool larger first (kv_tokens)"
-            )
-        if settings.slots > num_blocks:
-            raise SettingsError(f"slots {settings.slots} is more than the KV pool has blocks: at most {num_blocks}")
-
     def update(self, settings: LiveSettings) -> None:
         """Put new settings in force from the next plan on. Raises SettingsError and changes nothing.
 
         Nobody is killed: with fewer slots admission waits, with a shorter queue those waiting stay, a new context binds
         new requests only, and a new mode takes over when what runs has ended. The pool itself: see :meth:`resize`.
         """
-        self.validate(settings, self.pool.num_blocks)
+        check_settings(settings, self.pool.num_blocks)
         if not settings.prefix_cache:
             self.pool.drop_prefixes()
         self.slots.tables.prefix_cache = settings.prefix_cache
@@ -126,28 +116,14 @@ class Scheduler:
         self.slots.trim_reserved(policy.slots(settings.slots) if policy is self.policy else 0)
         self.settings = settings
 
-    def least_blocks(self, settings: LiveSettings) -> int:
-        """The smallest pool that with these settings holds everybody accepted, one at a time, and one full context."""
-        largest = max((blocks_for(request.most_tokens) for request in self.requests()), default=0)
-        return max(largest, blocks_for(settings.context), settings.slots)
-
-    def check_resize(self, num_blocks: int, settings: LiveSettings) -> None:
-        """Raise SettingsError, naming the smallest size, unless :meth:`least_blocks` fit."""
-        least = self.least_blocks(settings)
-        if num_blocks < least:
-            raise SettingsError(
-                f"kv_tokens {num_blocks * BLOCK_SIZE} is too small: at least {least * BLOCK_SIZE} tokens, for the "
-                f"context of {settings.context}, {settings.slots} slots and the largest accepted request"
-            )
-
     def resize(self, num_blocks: int, now: float) -> tuple[dict[int, int], list[Event]]:
         """Change the size of the pool between two steps; gives the block moves that the tensors must follow, in order.
 
         Shrinking gives up cached prefixes, preempts the newest as far as needed, and moves what is left below the new
-        end. Raises SettingsError and changes nothing when :meth:`check_resize` does.
+        end. Raises SettingsError and changes nothing when :func:`check_pool_size` does.
         """
         assert not self._in_step, "a step is running"
-        self.check_resize(num_blocks, self.settings)
+        check_pool_size(num_blocks, self.settings, self.requests())
         if num_blocks >= self.pool.num_blocks:
             self.pool.grow(num_blocks)
             return {}, []

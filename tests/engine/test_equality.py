@@ -17,6 +17,7 @@ import torch
 
 from engine.core.block_pool import BlockPool, blocks_for
 from engine.core.events import Event
+from engine.core.limits import check_pool_size
 from engine.core.request import Request, SamplingParams, State, Timeline
 from engine.core.scheduler import Scheduler
 from engine.model.load import LoadedModel, load_model
@@ -124,7 +125,7 @@ class Drive:
 
     def resize(self, blocks: int) -> None:
         try:
-            self.scheduler.check_resize(blocks)
+            check_pool_size(blocks, self.scheduler.settings, self.scheduler.requests())
         except SettingsError:
             return
         grows = blocks > self.scheduler.pool.num_blocks
