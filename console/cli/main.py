@@ -17,6 +17,7 @@ from console.cli.history import app as history_commands
 from console.cli.plan import plan
 from console.cli.replay import replay
 from console.cli.top import top
+from console.demo.command import demo
 from console.load.bench_command import bench
 from console.load.command import SocketOption, load
 from console.probe.command import probe
@@ -130,6 +131,7 @@ app.add_typer(config_commands, name="config", context_settings=HELP_NAMES)
 app.command("load", epilog=EPILOG)(load)
 app.command("bench", epilog=EPILOG)(bench)
 app.command("probe")(probe)
+app.command("demo", epilog=EPILOG)(demo)
 
 
 def run() -> None:

@@ -2,5 +2,6 @@
 
 from typing import Literal
 
-Kind = Literal["chat", "agent"]
-"""A chat user reads between two turns; an agent asks again at once."""
+Kind = Literal["chat", "agent", "document"]
+"""A chat user reads between two turns; an agent asks again at once; a document is read whole and summed up in a few
+words, and the next one follows at once."""

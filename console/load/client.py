@@ -135,11 +135,12 @@ async def chat(
     max_tokens: int,
     temperature: float,
     seed: int | None = None,
+    extra: dict[str, Any] | None = None,
     on_text: Callable[[Answer], None] | None = None,
 ) -> Answer:
     """Send one request and read its stream to the end; ``on_text`` is called after each chunk with text.
 
-    Raises BusyError, RequestFailedError or UnreachableError.
+    ``extra`` are further fields of the body. Raises BusyError, RequestFailedError or UnreachableError.
     """
     body: dict[str, Any] = {
         "model": endpoint.model,
@@ -151,6 +152,7 @@ async def chat(
     }
     if seed is not None:
         body["seed"] = seed
+    body |= extra or {}
     answer = Answer(sent=time.monotonic())
     request = client.stream("POST", f"{endpoint.url}/v1/chat/completions", json=body, headers=endpoint.headers)
     try:

@@ -21,7 +21,12 @@ PLAIN_LINE_SECONDS = 10
 
 UsersOption = Annotated[int, typer.Option("--users", min=1, max=1000, help="how many people, or agents", metavar="N")]
 KindOption = Annotated[
-    Kind, typer.Option("--kind", help="chat: reads 20 to 60 s between turns; agent: never pauses", metavar="chat|agent")
+    Kind,
+    typer.Option(
+        "--kind",
+        help="chat: reads 20 to 60 s between turns; agent: never pauses; document: long prompts, short answers",
+        metavar="chat|agent|document",
+    ),
 ]
 UrlOption = Annotated[
     str | None,

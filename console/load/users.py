@@ -1,6 +1,7 @@
 """One simulated person, or agent, in front of a chat client.
 
-A chat user reads for 20 to 60 seconds between two turns and keeps the conversation; an agent asks again at once.
+A chat user reads for 20 to 60 seconds between two turns and keeps the conversation; an agent asks again at once; who
+works on documents sends one after the other, each of about half a context, and wants a few words on each.
 Whatever the server does is counted, and the user goes on.
 """
 
@@ -29,6 +30,10 @@ Pause = Callable[[float], Awaitable[None]]
 READING_SECONDS = (20.0, 60.0)
 FIRST_TURN_SECONDS = 5.0
 ANSWER_TOKENS = (60, 250)
+SUMMARY_TOKENS = (16, 40)
+DOCUMENT_SHARE = (0.5, 0.9)
+"""Of the context, by the cautious count of characters; really about two thirds of that."""
+MOST_DOCUMENT_TOKENS = 3000
 MOST_TURNS = 8
 BUSY_TRIES = 5
 """Sends of one turn before the user gives it up."""
@@ -43,7 +48,8 @@ class SimulatedUser:
     """Talks until cancelled.
 
     ``renew`` is asked for a fresh endpoint when the server is out of reach or refuses the key,
-    the model or the length.
+    the model or the length. Each conversation begins with ``opening``. ``midway``: a chat user is met at any moment of
+    reading, and not in the first seconds.
 
     ``pause`` is ``asyncio.sleep``, replaced by tests.
     """
@@ -57,6 +63,8 @@ class SimulatedUser:
         kind: Kind,
         seed: str,
         renew: Callable[[], Awaitable[Endpoint]] | None = None,
+        opening: str = "",
+        midway: bool = False,
         pause: Pause = asyncio.sleep,
     ) -> None:
         self.endpoint = endpoint
@@ -65,15 +73,20 @@ class SimulatedUser:
         self._kind = kind
         self._rng = random.Random(seed)
         self._renew = renew
+        self._opening = opening
+        self._midway = midway
         self._pause = pause
         self._messages: list[Message] = []
         self._used_tokens = 0
         self._turns = 0
         self._failures = 0
+        self._shorter = 1.0
+        """Documents are made so many times as long: one that did not fit halves the next."""
 
     async def run(self) -> None:
         """Endless; ends by cancellation alone."""
-        await self._pause(self._rng.uniform(0, FIRST_TURN_SECONDS) if self._kind == "chat" else 0)
+        first = self._rng.uniform(*READING_SECONDS) if self._midway else FIRST_TURN_SECONDS
+        await self._pause(self._rng.uniform(0, first) if self._kind == "chat" else 0)
         while True:
             answered = await self.turn()
             if not answered:
@@ -87,7 +100,7 @@ class SimulatedUser:
 
     async def turn(self) -> bool:
         """Say one thing and read the answer; True if it came."""
-        most = self._rng.randint(*ANSWER_TOKENS)
+        most = self._rng.randint(*(SUMMARY_TOKENS if self._kind == "document" else ANSWER_TOKENS))
         question = self._next_question(most)
         messages: list[Message] = [*self._messages, {"role": "user", "content": question}]
         seed = self._rng.getrandbits(31)
@@ -132,6 +145,9 @@ class SimulatedUser:
 
     def _next_question(self, most: int) -> str:
         """A follow-up while the conversation goes on and fits the context, else the opener of a new one."""
+        if self._kind == "document":
+            self._start_over()
+            return f"{self._opening}{self._document(most)}"
         room = (self.endpoint.context or DEFAULT_CONTEXT) - self._used_tokens - most - TEMPLATE_TOKENS
         follow_up = self._rng.choice(FOLLOW_UPS)
         opener = self._rng.choice(OPENERS)
@@ -139,7 +155,18 @@ class SimulatedUser:
         if self._messages and not over and room >= len(follow_up) // CHARACTERS_PER_TOKEN:
             return follow_up
         self._start_over()
-        return opener
+        return f"{self._opening}{opener}"
+
+    def _document(self, most: int) -> str:
+        """A text with the wish to have it summed up, which fits the context."""
+        context = self.endpoint.context or DEFAULT_CONTEXT
+        tokens = min(self._rng.uniform(*DOCUMENT_SHARE) * (context - most - TEMPLATE_TOKENS), MOST_DOCUMENT_TOKENS)
+        sentences: list[str] = []
+        characters = 0
+        while characters < tokens * CHARACTERS_PER_TOKEN * self._shorter:
+            sentences.append(self._rng.choice(OPENERS))
+            characters += len(sentences[-1]) + 1
+        return f"{' '.join(sentences)}\nSum up the text above in one sentence."
 
     def _start_over(self) -> None:
         self._messages, self._used_tokens, self._turns = [], 0, 0
@@ -152,6 +179,7 @@ class SimulatedUser:
             self._tally.reached()
         if error.status in (400, 413):
             self._start_over()
+            self._shorter /= 2
         stale = isinstance(error, UnreachableError) or error.status in (400, 401, 403, 404)
         if self._renew is not None and stale:
             try:

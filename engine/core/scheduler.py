@@ -115,6 +115,8 @@ class Scheduler:
         policy = POLICIES[settings.mode]
         self.slots.trim_reserved(policy.slots(settings.slots) if policy is self.policy else 0)
         self.settings = settings
+        if not self.slots.num_taken:
+            self.policy = policy  # nothing runs: an idle engine does not keep the old mode until somebody asks
 
     def resize(self, num_blocks: int, now: float) -> tuple[dict[int, int], list[Event]]:
         """Change the size of the pool between two steps; gives the block moves that the tensors must follow, in order.

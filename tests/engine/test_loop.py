@@ -459,6 +459,12 @@ def test_a_mode_asked_for_shows_until_it_is_in_force(bench: Bench) -> None:
     assert (frame.limits.mode, frame.limits.next_mode) == ("serial", None)
 
 
+def test_an_idle_engine_takes_a_new_mode_at_once(bench: Bench) -> None:
+    bench.loop.change({"mode": "serial"}, revision=None, source="test")
+    limits = bench.loop.frame(1, 0)[0].limits
+    assert (limits.mode, limits.next_mode) == ("serial", None)
+
+
 def test_several_answers_are_submitted_together(bench: Bench) -> None:
     now = bench.loop.clock()
     params = SamplingParams(max_tokens=5)

@@ -168,3 +168,37 @@ def test_a_tally_reads_calmly_before_anything_happened() -> None:
     assert "p95 TTFT –  ITL –" in tally.line()
     assert ("errors", "0") in tally.table()
     assert len(tally.line()) < 80
+
+
+async def test_documents_are_long_need_a_few_words_each_and_shrink_when_they_do_not_fit(room: Room) -> None:
+    async def turns(number: int) -> list[dict[str, Any]]:
+        async with make_client(room.url, 1) as client:
+            user = SimulatedUser(
+                client, Endpoint(room.url, "fake", context=2048), room.tally, kind="document", seed="1", opening="Hi: "
+            )
+            for _ in range(number):
+                await user.turn()
+        return room.fake.bodies
+
+    bodies = await turns(4)
+    texts = [body["messages"][-1]["content"] for body in bodies]
+    assert all(len(body["messages"]) == 1 and 16 <= body["max_tokens"] <= 40 for body in bodies)
+    assert all(text.startswith("Hi: ") and 2500 < len(text) < 6000 for text in texts)
+    assert len(set(texts)) == 4
+    room.fake.script = lambda _number, _body: Reply(status=400, body={"error": {"message": "too long"}})
+    del bodies[:]
+    await turns(3)
+    lengths = [len(body["messages"][-1]["content"]) for body in bodies]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[2] < 1700
+
+
+async def test_people_may_be_met_at_any_moment_of_reading(room: Room) -> None:
+    starts = []
+    for seed in "abcdef":
+        room.pauses.clear()
+        room.fake.bodies.clear()
+        await room.talk("chat", 1, seed=seed, midway=True)
+        starts.append(room.pauses[0])
+    assert all(0 <= start <= 60 for start in starts)
+    assert max(starts) > 10

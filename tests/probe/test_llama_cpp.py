@@ -59,7 +59,7 @@ def llama_server(slots: int, context: int) -> Iterator[str]:
 @pytest.mark.parametrize(("slots", "verdicts"), [(1, {"queued"}), (4, {"batched", "sharing bandwidth"})])
 def test_a_real_server_is_told_right(slots: int, verdicts: set[str]) -> None:
     with llama_server(slots, 1024) as url:
-        report = asyncio.run(probe(url, None, None, Limits(at_once=6, seconds=300), print))
+        report = asyncio.run(probe(url, None, None, Limits(at_once=6, longest=2048, seconds=300), print))
     print(as_text(report))
     assert report.server == "llamacpp"
     assert report.pair is not None

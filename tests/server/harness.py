@@ -104,6 +104,7 @@ class RunningServer:
         try:
             with open_listeners(self.settings) as listeners:
                 self.url = listeners.url
+                self.engine.info = self.engine.info.model_copy(update={"url": self.url})
                 self.engine.start()
                 self.exit_code = asyncio.run(
                     serve(

@@ -1,0 +1,162 @@
+"""`slotdeck demo`: 2, 5 and 20 users under three ways of batching, or a scene, on the engine that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from console.cli.exits import FAILED, USAGE, fail, say
+from console.demo.rows import MODES, SECONDS, USERS, in_words
+from console.demo.scenes import SCENES
+from console.demo.wanted import DEFAULT_WHO, Wanted, parse
+from console.load.command import SocketOption
+
+if TYPE_CHECKING:
+    from console.demo.state import DemoState, Event
+
+ALL_USERS, ALL_KINDS, ALL_MODES = ",".join(map(str, USERS)), ",".join(DEFAULT_WHO), ",".join(MODES)
+
+UsersOption = Annotated[str, typer.Option("--users", help="numbers of users", metavar="LIST")]
+KindsOption = Annotated[
+    str,
+    typer.Option(
+        "--kinds",
+        help="human: reads 20 to 60 s between turns; agent: never pauses; document: long prompts, short answers",
+        metavar="LIST",
+    ),
+]
+ModesOption = Annotated[str, typer.Option("--modes", help="ways of batching to compare", metavar="LIST")]
+SecondsOption = Annotated[
+    float,
+    typer.Option("--seconds", min=1, max=3600, help="of each row; fewer mean fewer turns, never shorter reading"),
+]
+SceneOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scene", help=f"a scene of a minute instead: {', '.join(SCENES)}, or all; can be given again", metavar="NAME",
+        show_default=False,
+    ),
+]  # fmt: skip
+SeedOption = Annotated[int, typer.Option("--seed", help="the same people, saying the same at the same times")]
+
+
+def demo(
+    context: typer.Context,
+    *,
+    users: UsersOption = ALL_USERS,
+    kinds: KindsOption = ALL_KINDS,
+    modes: ModesOption = ALL_MODES,
+    seconds: SecondsOption = SECONDS,
+    scene: SceneOption = None,
+    seed: SeedOption = 1,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", help="folder for report.txt, .json, .svg and recording.ndjson.gz", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of the table")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask, even while others are being served")] = False,
+    socket: SocketOption = None,
+) -> None:
+    """Show what 2, 5 and 20 users get when one model serves one at a time, in whole batches, or continuously.
+
+    Runs on your engine, or on a private one if none runs. It changes the mode (scenes change more) through the admin
+    API and gives your settings back at the end, also after ctrl+c or a crash.
+    """
+    from console.cli.admin import AdminClient
+    from console.cli.flags import check_settings, merge_flags
+    from console.cli.hosting import running_engine
+    from engine.paths import default_socket
+
+    explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
+    try:
+        wanted = parse(users, kinds, modes, seconds, scene or [])
+    except ValueError as error:
+        fail(str(error), USAGE)
+    settings = check_settings(explicit)
+    admin = AdminClient(settings.socket or default_socket())
+    frame = running_engine(admin)
+    _announce(wanted)
+    if frame is not None:
+        _ask(frame, yes)
+        state = _run(admin.path, wanted, seed, output)
+    else:
+        from console.cli.engine_process import EngineExitedError
+        from console.load.bench_run import private_engine
+
+        say("no engine runs: starting a private one for the demo")
+        try:
+            with private_engine(settings, say) as (private, _):
+                state = _run(private.path, wanted, seed, output)
+        except EngineExitedError as error:
+            fail(f"the private engine ended before it served: {' '.join(error.lines[-1:])}", FAILED)
+    if state.rows:
+        from console.demo.export import as_json as document
+        from console.demo.export import as_text
+
+        print(json.dumps(document(state, seed), indent=2) if as_json else as_text(state))
+    for file in state.files:
+        say(f"written: {file}")
+    if state.ended != "done":
+        fail(state.end_text, FAILED)
+
+
+def _announce(wanted: Wanted) -> None:
+    # Scenes need the engine's settings for their lengths, not for their number.
+    defaults = {"slots": 4, "context": 2048, "kv_tokens": 8192}
+    say(f"{in_words(wanted.rows(defaults, None))}; ctrl+c ends it, and your settings come back")
+
+
+def _ask(frame: object, yes: bool) -> None:
+    from console.demo.perform import others, warning
+    from engine.telemetry.frame import Frame
+
+    assert isinstance(frame, Frame)
+    count = others(frame)
+    if count == 0 or yes:
+        return
+    if not sys.stdin.isatty():
+        fail(f"{warning(count)}; --yes runs it all the same", USAGE)
+    if not typer.confirm(f"slotdeck: {warning(count)}. Go on?", err=True):
+        raise typer.Exit(USAGE)
+
+
+def _run(socket: Path, wanted: Wanted, seed: int, output: Path | None) -> DemoState:
+    from console.demo.perform import perform
+
+    with _shown() as tell:
+        return asyncio.run(perform(socket, wanted, seed=seed, tell=tell, folder=output))
+
+
+@contextmanager
+def _shown() -> Iterator[Callable[[Event], None]]:
+    """On a terminal a picture that is renewed; anywhere else a line for each row."""
+    from console.demo.state import DemoState
+
+    state = DemoState()
+    if not sys.stderr.isatty():
+
+        def plainly(event: Event) -> None:
+            state.apply(event)
+            if event["event"] == "status":
+                say(event["text"])
+            elif event["event"] == "result":
+                say(f"  {event['result']['sentence']}")
+
+        yield plainly
+        return
+    from console.demo.live import Picture
+
+    with Picture(state) as picture:
+
+        def live(event: Event) -> None:
+            state.apply(event)
+            picture.draw()
+
+        yield live

@@ -1,0 +1,83 @@
+"""One demonstration from start to end, for the command line and for the Demo screen: run, export, say how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from console.cli.admin import AdminError, NoEngineError
+from console.demo import export
+from console.demo.run import Demo, DemoError
+from console.demo.state import DemoState, Event
+from console.demo.wanted import Wanted
+from console.load.client import RequestFailedError
+from console.load.traffic import SIMULATED
+from engine.telemetry.frame import Frame
+
+
+def others(frame: Frame) -> int:
+    """Requests of real people that run or wait now: the demo changes the mode under them."""
+    running = sum(slot.request_id is not None and not _simulated(slot.user) for slot in frame.slots)
+    return running + sum(not _simulated(entry.user) for entry in frame.waiting)
+
+
+def _simulated(user: str | None) -> bool:
+    return user is not None and user.startswith(SIMULATED)
+
+
+def warning(count: int) -> str:
+    """What it means for them."""
+    who = "1 request of others runs or waits" if count == 1 else f"{count} requests of others run or wait"
+    return f"{who} here: the demo changes the mode under them and takes their slots"
+
+
+async def perform(
+    socket: Path, wanted: Wanted, *, seed: int, tell: Callable[[Event], None], folder: Path | None,
+    stop: asyncio.Event | None = None,
+) -> DemoState:  # fmt: skip
+    """Run it; SIGINT, SIGTERM, SIGHUP or ``stop`` end it early. Everything that goes wrong is told as its end.
+
+    With a ``folder`` the reports and the recording lie there afterwards, also those of an early end.
+    """
+    state = DemoState()
+
+    def both(event: Event) -> None:
+        state.apply(event)
+        tell(event)
+
+    recording = None if folder is None else folder / export.RECORDING
+    demo = Demo(socket, wanted.rows, seed=seed, tell=both, recording=recording)
+    task = asyncio.create_task(demo.run())
+    loop = asyncio.get_running_loop()
+    caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in caught:
+        loop.add_signal_handler(number, task.cancel)
+    stopper = None if stop is None else asyncio.create_task(_cancel_at(stop, task))
+    how, text = "done", "done; the settings are as they were"
+    try:
+        await task
+    except asyncio.CancelledError:
+        how, text = "stopped", "stopped before the end; the settings are as they were"
+    except (NoEngineError, AdminError, RequestFailedError, DemoError, OSError) as error:
+        how, text = "failed", str(error)
+    finally:
+        for number in caught:
+            loop.remove_signal_handler(number)
+        if stopper is not None:
+            stopper.cancel()
+    files: list[str] = []
+    if folder is not None and state.rows:
+        state.ended = how  # type: ignore[assignment]
+        try:
+            files = await asyncio.to_thread(export.write, folder, state, seed)
+        except OSError as error:
+            text = f"{text}; the report could not be written: {error}"
+    both({"event": "end", "how": how, "text": text, "files": files})
+    return state
+
+
+async def _cancel_at(stop: asyncio.Event, task: asyncio.Task[None]) -> None:
+    await stop.wait()
+    task.cancel()

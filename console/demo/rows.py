@@ -1,0 +1,78 @@
+"""What a demonstration consists of: rows, each a number of users under one mode for some seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from console.load import Kind
+
+Who = Literal["human", "agent", "document"]
+Mode = Literal["serial", "static", "continuous"]
+WHO: tuple[Who, ...] = get_args(Who)
+MODES: tuple[Mode, ...] = get_args(Mode)
+KINDS: dict[Who, Kind] = {"human": "chat", "agent": "agent", "document": "document"}
+
+USERS = (2, 5, 20)
+MOST_USERS = 100
+SECONDS = 20.0
+SWITCH_SECONDS = 2.0
+"""About what passes between two rows."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One scripted request of a scene: ``user`` asks ``at`` seconds after its start, with lengths in tokens."""
+
+    at: float
+    user: int
+    prompt: int
+    answer: int
+    role: str = ""
+    """What the sentence calls it: ``long``, ``short``, ``newcomer`` …"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement."""
+
+    group: str
+    """Rows of one group are shown side by side."""
+    name: str
+    """What differs within the group: the mode, or the settings of an act."""
+    users: int
+    mode: Mode
+    seconds: float
+    who: Who | None = None
+    """``None``: the requests of ``calls``."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Settings beside the mode."""
+    calls: tuple[Call, ...] = ()
+    scene: str | None = None
+
+
+def usual_rows(users: Iterable[int], who: Iterable[Who], modes: Iterable[Mode], seconds: float) -> list[Row]:
+    """Every number of users of every kind under every mode."""
+    modes = tuple(modes)
+    return [
+        Row(f"{count} {kind}{'s' if count > 1 else ''}", mode, count, mode, seconds, who=kind)
+        for kind in who
+        for count in users
+        for mode in modes
+    ]
+
+
+def total_seconds(rows: Iterable[Row]) -> float:
+    """About how long it takes."""
+    return sum(row.seconds + SWITCH_SECONDS for row in rows)
+
+
+def in_words(rows: list[Row]) -> str:
+    """What will happen, said beforehand."""
+    total = total_seconds(rows)
+    length = f"about {total / 60:.0f} min" if total >= 90 else f"about {total:.0f} s"
+    groups = list(dict.fromkeys(row.group for row in rows))
+    modes = list(dict.fromkeys(row.mode for row in rows))
+    what = ", ".join(groups)
+    return f"{what}; {', '.join(modes)}; {len(rows)} rows, {length}"

@@ -1,0 +1,307 @@
+"""Runs a demonstration on a real engine: sets the mode, brings the users, counts, and gives the settings back."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import gzip
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from httpx import AsyncClient
+
+from console.cli.admin import AdminClient
+from console.demo.borrow import Borrowed
+from console.demo.result import CallResult, Result, result_of
+from console.demo.rows import KINDS, Call, Row
+from console.demo.sentences import sentence
+from console.demo.state import Event
+from console.demo.watch import Watch
+from console.load.client import Answer, BusyError, Endpoint, RequestFailedError, chat, make_client
+from console.load.prompts import WORDS, bench_prompt
+from console.load.tally import Tally
+from console.load.traffic import Target
+from console.load.users import SimulatedUser
+from console.sources.engine import EngineSource
+from engine.telemetry.frame import Frame
+
+MakeRows = Callable[[dict[str, Any], int | None], list[Row]]
+"""From the engine's live settings and the model's longest context to what is to be run."""
+
+SAMPLE_SECONDS = 1.0
+LOST_SECONDS = 15.0
+"""Without a frame for so long the engine counts as lost."""
+DRAIN_SECONDS = 120.0
+"""Most that requests of others under the mode before are waited for."""
+WARM_UP_WORDS = 200
+TEMPLATE_TOKENS = 30
+
+
+@dataclass
+class _Running:
+    """A row under way."""
+
+    index: int
+    row: Row
+    tally: Tally
+    watch: Watch
+    calls: list[CallResult]
+
+    def result(self) -> Result:
+        return result_of(self.row, self.tally, self.watch, self.calls)
+
+
+class DemoError(RuntimeError):
+    """The demonstration cannot go on; the message says why."""
+
+
+class Demo:
+    """One demonstration on the engine behind ``socket``.
+
+    ``tell`` gets every event (:mod:`console.demo.state`). ``recording`` is a file for the engine's frames, as
+    `slotdeck replay` reads them.
+    """
+
+    def __init__(
+        self, socket: Path, make_rows: MakeRows, *, seed: int, tell: Callable[[Event], None], recording: Path | None
+    ) -> None:
+        self._socket = socket
+        self._make_rows = make_rows
+        self._seed = seed
+        self._tell = tell
+        self._recording = recording
+        self._admin = AdminClient(socket, timeout=30)
+        self._names: list[str] = []
+        self._endpoints: list[Endpoint] = []
+        self._latest: Frame | None = None
+        self._lost: str | None = None
+        self._came = asyncio.Event()
+        self._watch: Watch | None = None
+        self._tokens_per_word = 1.4
+
+    async def run(self) -> None:
+        """Everything, and at the end, however it comes, the user's settings are in force again.
+
+        Raises NoEngineError, AdminError, RequestFailedError, DemoError; OSError if the recording cannot be written.
+        """
+        frame = await asyncio.to_thread(self._admin.frame)
+        borrowed = await asyncio.to_thread(Borrowed, self._admin)
+        rows = self._make_rows(borrowed.original, frame.engine.trained_context)
+        engine = frame.engine.model_dump(
+            include={"name", "version", "model", "weights", "kv_dtype", "device", "threads"}
+        )
+        plan = [dataclasses.asdict(row) | {"calls": [], "changes": {}} for row in rows]
+        self._tell({"event": "plan", "rows": plan, "engine": engine})
+        target = Target(url=None, api_key=None, model=None, socket=self._socket)
+        self._names = target.names(max(row.users for row in rows))
+        self._endpoints = await target.endpoints(self._names)
+        with _output(self._recording) as out:
+            follower = asyncio.create_task(self._follow(out))
+            try:
+                self._say("warming up")
+                await self._warm_up()
+                for index, row in enumerate(rows):
+                    await self._row(index, row, borrowed)
+            finally:
+                self._say("giving the settings back")
+                await asyncio.shield(asyncio.to_thread(borrowed.give_back))
+                follower.cancel()
+                await asyncio.gather(follower, return_exceptions=True)
+
+    def _say(self, text: str) -> None:
+        self._tell({"event": "status", "text": text})
+
+    # ------------------------------------------------------------------ the engine's frames
+
+    async def _follow(self, out: IO[str] | None) -> None:
+        async for update in EngineSource(self._socket).updates():
+            if isinstance(update, Frame):
+                self._latest, self._lost = update, None
+                if self._watch is not None:
+                    self._watch.see(update)
+                if out is not None:
+                    out.write(update.model_dump_json(exclude_defaults=True) + "\n")
+            else:
+                self._lost = update.reason
+            self._came.set()
+
+    async def _until(self, condition: Callable[[Frame], bool], patience: float, otherwise: str) -> None:
+        """Wait for a frame. Raises DemoError when none fulfils ``condition`` in time, or the engine is lost."""
+        deadline = time.monotonic() + patience
+        while self._latest is None or not condition(self._latest):
+            self._came.clear()
+            try:
+                await asyncio.wait_for(self._came.wait(), min(LOST_SECONDS, max(0.1, deadline - time.monotonic())))
+            except TimeoutError:
+                self._lost = self._lost or "no frame came"
+            if time.monotonic() > deadline:
+                raise DemoError(self._lost or otherwise)
+
+    def _ours_in_flight(self, frame: Frame) -> bool:
+        names = set(self._names)
+        held = any(slot.user in names and slot.state != "idle" for slot in frame.slots)
+        return held or any(entry.user in names for entry in frame.waiting)
+
+    # ------------------------------------------------------------------ one row
+
+    async def _row(self, index: int, row: Row, borrowed: Borrowed) -> None:
+        self._tell({"event": "row", "row": index})
+        self._say(f"{row.group}: {row.name}")
+        await self._until(lambda frame: not self._ours_in_flight(frame), DRAIN_SECONDS, "its own requests do not end")
+        await asyncio.to_thread(borrowed.change, {"mode": row.mode} | row.changes)
+        newest = await asyncio.to_thread(self._admin.frame)
+        if not _in_force(newest, row.mode):
+            self._say(f"{row.group}: {row.name}, once the requests of others under the mode before have ended")
+        await self._until(
+            lambda frame: _in_force(frame, row.mode),
+            DRAIN_SECONDS,
+            f"others keep the mode before {row.mode} busy; try again when they have finished",
+        )
+        watch = Watch(set(self._names[: row.users]))
+        now = _Running(index, row, Tally(row.users), watch, [CallResult(call.role, call.at) for call in row.calls])
+        watch.see(await asyncio.to_thread(self._admin.frame))
+        async with make_client(self._endpoints[0].url, row.users) as client:
+            tasks = self._people(client, now) if row.who else self._script(client, now)
+            self._watch = watch
+            try:
+                await self._measure(now, tasks)
+                watch.see(await asyncio.to_thread(self._admin.frame))
+            finally:
+                self._watch = None
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+        result = now.result()
+        result.sentence = sentence(row, result)
+        self._tell({"event": "result", "row": index, "result": dataclasses.asdict(result)})
+
+    def _people(self, client: AsyncClient, now: _Running) -> list[asyncio.Task[None]]:
+        """The same people in every mode; their words differ, so that no prefix of another row is found again."""
+        row, opening = now.row, f"{WORDS[now.index % len(WORDS)]}: "
+        assert row.who is not None
+        tasks = []
+        for name, endpoint in zip(self._names[: row.users], self._endpoints[: row.users], strict=True):
+            user = SimulatedUser(
+                client, endpoint, now.tally, kind=KINDS[row.who], seed=f"{self._seed}/{name}", opening=opening,
+                midway=True,
+            )  # fmt: skip
+            tasks.append(asyncio.create_task(user.run(), name=name))
+        return tasks
+
+    def _script(self, client: AsyncClient, now: _Running) -> list[asyncio.Task[None]]:
+        return [
+            asyncio.create_task(self._call(client, call, self._prompt(call, now.index), now.tally, result))
+            for call, result in zip(now.row.calls, now.calls, strict=True)
+        ]
+
+    async def _measure(self, now: _Running, tasks: list[asyncio.Task[None]]) -> None:
+        """A sample each second until time is up or a script has come to its end."""
+        row, tally, watch = now.row, now.tally, now.watch
+        started = time.monotonic()
+        seen = (0, 0)
+        before = watch.newest
+        for number in itertools.count(1):
+            left = min(started + number * SAMPLE_SECONDS, started + row.seconds) - time.monotonic()
+            await asyncio.wait(tasks, timeout=max(0.0, left))
+            for task in tasks:
+                if task.done():
+                    task.result()  # whatever ended a user is a fault and must be seen
+            if self._lost is not None and self._latest is not None and time.time() - self._latest.time > LOST_SECONDS:
+                raise DemoError(self._lost)
+            passed = time.monotonic() - started
+            sample = {
+                "at": passed,
+                "tokens": _speed(before, watch.newest),
+                "ttft": max(list(tally.ttfts)[seen[0] :], default=None),
+                "gap": max(list(tally.gaps)[seen[1] :], default=None),
+                "waiting": len(watch.still_waiting),
+            }
+            seen, before = (len(tally.ttfts), len(tally.gaps)), watch.newest
+            result = dataclasses.asdict(now.result())
+            self._tell({"event": "sample", "row": now.index, "sample": sample, "result": result})
+            if passed >= row.seconds or all(task.done() for task in tasks):
+                return
+
+    # ------------------------------------------------------------------ requests
+
+    async def _warm_up(self) -> None:
+        """One request that is not counted; it tells how many tokens a word has."""
+        prompt = bench_prompt(0, time.time_ns(), WARM_UP_WORDS)
+        async with make_client(self._endpoints[0].url, 1) as client:
+            messages = [{"role": "user", "content": prompt}]
+            try:
+                answer = await chat(client, self._endpoints[0], messages, max_tokens=4, temperature=0)
+            except BusyError as error:
+                raise DemoError("the engine is full of other requests; try again when it is quiet") from error
+        if answer.prompt_tokens:
+            self._tokens_per_word = max(1.0, (answer.prompt_tokens - TEMPLATE_TOKENS) / WARM_UP_WORDS)
+
+    def _prompt(self, call: Call, index: int) -> str:
+        """About as many tokens as the call asks for; no two begin alike."""
+        rng = random.Random(f"{self._seed}/{index}/{call.user}/{call.at}")
+        words = max(4, round((call.prompt - TEMPLATE_TOKENS) / self._tokens_per_word))
+        return " ".join(rng.choices(WORDS, k=words))
+
+    async def _call(self, client: AsyncClient, call: Call, prompt: str, tally: Tally, result: CallResult) -> None:
+        began = time.monotonic()
+        await asyncio.sleep(call.at)
+        result.at = time.monotonic() - began
+
+        def text(answer: Answer) -> None:
+            tally.text_arrived(answer)
+            result.ttft, result.tokens = answer.ttft, answer.chunks
+            if answer.gaps:
+                result.longest_gap = max(result.longest_gap or 0.0, answer.gaps[-1])
+
+        tally.requests += 1
+        sent = time.monotonic()
+        try:
+            answer = await chat(
+                client, self._endpoints[call.user], [{"role": "user", "content": prompt}], max_tokens=call.answer,
+                temperature=0, extra={"ignore_eos": True}, on_text=text,
+            )  # fmt: skip
+        except BusyError:
+            tally.rejected += 1
+            result.refused = True
+        except RequestFailedError as error:
+            tally.failed(error.kind, str(error))
+            result.error = str(error)
+        except asyncio.CancelledError:
+            if result.ttft is None:
+                result.open = time.monotonic() - sent
+            raise
+        else:
+            tally.answered(answer)
+            result.tokens = answer.generated
+            result.seconds = None if answer.last is None else answer.last - answer.sent
+
+
+def _in_force(frame: Frame, mode: str) -> bool:
+    """The next request runs under this mode. An engine on which nothing runs turns to it when one comes."""
+    limits = frame.limits
+    return (limits.mode == mode and limits.next_mode is None) or (limits.next_mode == mode and not frame.running)
+
+
+def _speed(before: Frame | None, now: Frame | None) -> float | None:
+    """Tokens per second between two frames."""
+    if before is None or now is None or now.time <= before.time:
+        return None
+    start, end = before.counters.generated_tokens, now.counters.generated_tokens
+    return None if start is None or end is None else (end - start) / (now.time - before.time)
+
+
+@contextmanager
+def _output(path: Path | None) -> Iterator[IO[str] | None]:
+    """A compressed file for frames, or none."""
+    if path is None:
+        yield None
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(path, "wt", encoding="utf-8") as out:
+        yield out

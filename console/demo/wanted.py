@@ -1,0 +1,63 @@
+"""What is to be shown, as the command line and the Demo screen say it to the process that runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from console.demo.rows import MODES, MOST_USERS, SECONDS, USERS, WHO, Mode, Row, Who, usual_rows
+from console.demo.scenes import SCENES, scene_rows
+
+DEFAULT_WHO: tuple[Who, ...] = ("human", "agent")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Users, kinds and modes in all combinations; or scenes by name, if there are any."""
+
+    users: tuple[int, ...] = USERS
+    who: tuple[Who, ...] = DEFAULT_WHO
+    modes: tuple[Mode, ...] = MODES
+    seconds: float = SECONDS
+    scenes: tuple[str, ...] = ()
+
+    def rows(self, settings: dict[str, Any], trained: int | None) -> list[Row]:
+        """See :data:`console.demo.run.MakeRows`."""
+        if not self.scenes:
+            return usual_rows(self.users, self.who, self.modes, self.seconds)
+        return [row for name in self.scenes for row in scene_rows(name, settings, trained)]
+
+    def arguments(self) -> list[str]:
+        """The flags that say the same."""
+        if self.scenes:
+            return [part for name in self.scenes for part in ("--scene", name)]
+        return [
+            *("--users", ",".join(map(str, self.users)), "--kinds", ",".join(self.who)),
+            *("--modes", ",".join(self.modes), "--seconds", f"{self.seconds:g}"),
+        ]
+
+
+def parse(users: str, kinds: str, modes: str, seconds: float, scenes: list[str]) -> Wanted:
+    """Flags as typed. Raises ValueError with a sentence."""
+    try:
+        counts = tuple(int(part) for part in users.split(","))
+    except ValueError:
+        counts = ()
+    if not counts or min(counts) < 1 or max(counts) > MOST_USERS:
+        raise ValueError(f"--users is a list of numbers from 1 to {MOST_USERS} such as 2,5,20, not {users!r}")
+    if "all" in scenes:
+        scenes = list(SCENES)
+    unknown = [name for name in scenes if name not in SCENES]
+    if unknown:
+        raise ValueError(f"no scene is called {unknown[0]!r}; there are {', '.join(SCENES)}, and all")
+    return Wanted(
+        counts, _words(kinds, WHO, "--kinds"), _words(modes, MODES, "--modes"), seconds, tuple(dict.fromkeys(scenes))
+    )
+
+
+def _words(text: str, known: tuple[Any, ...], flag: str) -> tuple[Any, ...]:
+    words = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    wrong = [word for word in words if word not in known]
+    if wrong or not words:
+        raise ValueError(f"{flag} is a list of {', '.join(known)}, not {text!r}")
+    return words

@@ -1,0 +1,105 @@
+"""What the numbers of a row become: sentences, lines of an exact width, and `–` for what is not known."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from console.demo.lines import plot_block, progress_line, report_lines, row_line, table_lines
+from console.demo.result import Result
+from console.demo.rows import Mode, Row, usual_rows
+from console.demo.sentences import comparison, sentence
+from console.demo.state import DemoState
+from console.widgets.cells import line_width, plain
+
+
+def result(**values: object) -> Result:
+    usual = Result(
+        seconds=20, requests=8, answered=7, ttft_p50=0.4, ttft_p95=1.2, ttft_max=1.5, ttft_count=8, itl_p50=0.02,
+        itl_p95=0.03, itl_max=0.2, itl_count=700, wait_p50=0.1, wait_p95=0.9, wait_max=1.1, wait_count=8,
+        tokens_per_second=61.0, preemptions=0, recomputed_tokens=0, most_running=4, slots=4, queue=16,
+    )  # fmt: skip
+    return dataclasses.replace(usual, **values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("mode", "values", "words"),
+    [
+        ("serial", {}, "half of 8 waited 100 ms or more for their turn, the longest up to 1.10 s; then a token"),
+        ("serial", {"wait_max": 0.01}, "nobody waited longer than 10 ms"),
+        ("static", {"held_share": 0.34}, "held 34% of the slots until the longest of their batch ended"),
+        ("static", {"open": 2}, "Who came while a batch ran waited at least 1.10 s for its end"),
+        ("continuous", {}, "All 4 slots were taken at times, and who came then waited up to 1.10 s"),
+        ("continuous", {"wait_max": 0.0}, "Up to 4 ran at once and nobody waited longer than 0 ms"),
+        ("continuous", {"rejected": 3}, "; 3 requests were refused with 503, since 16 already waited."),
+        ("continuous", {"preemptions": 1, "recomputed_tokens": 90}, "ran out once: 90 tokens were computed again"),
+        ("continuous", {"requests": 0}, "Nobody asked anything within 20 s: people read"),
+        ("continuous", {"ttft_count": 0, "rejected": 8}, "All 8 requests were refused with 503."),
+        ("continuous", {"ttft_count": 0, "last_error": "oops"}, "None of 8 requests had a first word"),
+    ],
+)  # fmt: skip
+def test_a_sentence_is_made_of_the_numbers(mode: Mode, values: dict[str, object], words: str) -> None:
+    row = Row("5 agents", mode, 5, mode, 20.0, who="agent")
+    assert words in sentence(row, result(**values))
+
+
+def test_two_modes_are_compared() -> None:
+    rows = usual_rows((5,), ("agent",), ("serial", "continuous"), 20)
+    text = comparison(rows, [result(tokens_per_second=30.5, ttft_p95=9.0, open=1), result()])
+    assert text == (
+        "continuous beside serial: 2.0 times the tokens/s, first words after 1.20 s instead of ≥ 9.00 s, "
+        "a token every 30 ms instead of 30 ms (p95)"
+    )
+    assert comparison(rows, [result(), None]) is None
+
+
+def made(*, ended: bool) -> DemoState:
+    """A demonstration in its second row, or at its end."""
+    state = DemoState()
+    rows = usual_rows((5, 20), ("agent",), ("serial", "static", "continuous"), 20)
+    state.apply({"event": "plan", "rows": [dataclasses.asdict(row) for row in rows], "engine": {"model": "tiny"}})
+    for index in range(len(rows) if ended else 2):
+        state.apply({"event": "row", "row": index})
+        state.apply({"event": "status", "text": "5 agents: serial"})
+        for second in range(1, 21 if ended or index == 0 else 8):
+            sample = {"at": float(second), "tokens": 50.0 + second, "ttft": 0.3 if second % 4 == 0 else None,
+                      "gap": 0.02 * (1 + second % 3), "waiting": 1}  # fmt: skip
+            numbers = dataclasses.asdict(result(open=index, tokens_per_second=50.0 + index))
+            state.apply({"event": "sample", "row": index, "sample": sample, "result": numbers})
+        if ended or index == 0:
+            numbers = dataclasses.asdict(result(open=index, sentence="All 4 slots were taken at times."))
+            state.apply({"event": "result", "row": index, "result": numbers})
+    if ended:
+        state.apply({"event": "end", "how": "done", "text": "done; the settings are as they were", "files": []})
+    return state
+
+
+@pytest.mark.parametrize("cells", [60, 80, 100, 143])
+@pytest.mark.parametrize("ended", [False, True])
+def test_every_line_is_as_wide_as_asked(cells: int, ended: bool) -> None:
+    state = made(ended=ended)
+    lines = [
+        progress_line(state, cells),
+        *plot_block(state, 1, cells),
+        *table_lines(state, cells, 6, 1),
+        *report_lines(state, cells),
+    ]
+    assert {line_width(line) for line in lines} == {cells}
+
+
+def test_time_left_and_share_add_up() -> None:
+    state = made(ended=False)
+    assert state.seconds_left == pytest.approx(13 + 2 + 4 * 22)
+    assert state.share_done == pytest.approx((22 + 7) / (6 * 22))
+    assert "row 2 of 6  01:43 left" in plain(progress_line(state, 80))
+    assert made(ended=True).seconds_left == 0
+
+
+def test_what_is_not_known_is_a_dash_and_a_lower_bound_is_marked() -> None:
+    state = made(ended=False)
+    assert plain(row_line(state, 5, 80)).split() == ["continuous", *["–"] * 10]
+    assert "≥1.20s" in plain(row_line(state, 1, 80))
+    shown = [plain(line) for line in table_lines(state, 80, 4, 5)]
+    assert len(shown) == 4
+    assert shown[-1].startswith(" › continuous")
