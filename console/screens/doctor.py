@@ -120,7 +120,8 @@ class DoctorPage(Page):
         if not self._frames:
             return ""
         seconds = self._frames[-1].time - self._frames[0].time
-        return f"the last {formats.clock(seconds)}, {len(self._frames)} frames"
+        number = len(self._frames)
+        return f"the last {formats.clock(seconds)}, {number} {'frame' if number == 1 else 'frames'}"
 
     def _text(self, view: View, cells: int) -> tuple[list[Line], range]:
         """The lines, and those of them that are the selected finding's."""

@@ -87,6 +87,8 @@ def preemption(w: Window) -> Finding | None:
 def _less_or_larger(w: Window) -> tuple[dict[str, Value], str]:
     """A larger pool if the memory is known to hold it, else fewer slots if that helps, and the words for both."""
     slots, total, size = w.last.limits.slots or 1, w.last.pool.total or 0, w.request_size
+    if not total:
+        return {}, "a larger pool, or fewer slots"
     wanted = max(ceil(total * 1.25), slots * ceil((size or 0) * 1.1))
     larger = larger_pool(w, wanted)
     fitting = int(total * 0.95 // size) if total and size else 0

@@ -49,7 +49,9 @@ def refused(w: Window) -> Finding | None:
         if depth
         else f"queue 0: nobody may wait for one of the {slots} slots"
     )
-    cost = count * min(PATIENCE, max(1.0, last or 1.0))
+    # A refused client comes back after about the wait at the queue's end, and no client loses more than all the time.
+    away = count * min(PATIENCE, max(1.0, depth * (pace or 0.0)))
+    cost = min(away, len(users) * w.seconds) if users else away
     changes, turn = another_slot(w, more=slots)
     if pace is not None and last is not None and last < BORNE_WAIT:
         what = "Newcomers are refused: the queue of 0 says so" if depth == 0 else "The queue is full, by load"
@@ -85,7 +87,7 @@ def context(w: Window) -> Finding | None:
     evidence = [f"{count} {'prompts' if count > 1 else 'prompt'} refused: no room in the context of {now}"]
     if users:
         evidence.append(_named(users).removeprefix(", "))
-    most = min(value for value in (trained, total, (now or 0) * 2) if value)
+    most = min((value for value in (trained, total, (now or 0) * 2) if value), default=0)
     changes = {}
     if now and most > now:
         changes, turn = {"context": most}, f"context {now} → {most}"

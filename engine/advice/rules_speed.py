@@ -69,7 +69,7 @@ def _read_faster(w: Window, prompt: float | None, fill: float | None) -> tuple[d
     budget = limits.budget
     if budget is None or limits.itl_target:
         return {}, shorter, "the prompts must get shorter, or the machine faster"
-    if late.itl_p95 is not None and late.itl_p95 >= SLOW_GAP:
+    if max(late.itl_p95 or 0.0, _pause(w.frames)) >= SLOW_GAP:
         return {}, shorter, "a larger budget would make those who watch text stream wait, so prompts must get shorter"
     # A step may take as long as a gap between tokens that nobody minds.
     borne = 2 * budget if not prompt or not fill else power_of_two(SLOW_GAP * prompt / fill)
@@ -116,7 +116,7 @@ def budget(w: Window) -> Finding | None:
         return None
     reading = [frame for frame in w.frames if _disturbed(frame)]
     share = len(reading) / len(w.frames)
-    pause = max(_pause(w.frames), late.itl_p95 or 0.0)
+    pause = max(_pause(w.frames), late.itl_p95 or 0.0, min(late.itl_max or 0.0, _longest_step(w, now)))
     if pause < max(STUTTER * usual, 1.5 * SLOW_GAP) or share < 0.05:
         return None
     longest = max(s.prompt_tokens or now for f in reading for s in f.slots if s.state == "prefill")
@@ -124,7 +124,7 @@ def budget(w: Window) -> Finding | None:
     better = max(SMALLEST_BUDGET, min(now // 2, power_of_two(read * SLOW_GAP / pause)))
     return Finding(
         "budget", "warn", "Others' prompts make streams stutter",
-        (f"ITL p50 {time_text(usual)}, but about {time_text(pause)} while a prompt was read "
+        (f"ITL p50 {time_text(usual)}, but up to {time_text(pause)} while a prompt was read "
          f"(n={late.itl_count}, longest {time_text(late.itl_max)})",
          f"a prompt was read beside streams in {share:.0%} of the time, up to {read} tokens in a step"),
         f"budget {now} → {better}",
@@ -138,6 +138,16 @@ def budget(w: Window) -> Finding | None:
 def _disturbed(frame: Frame) -> bool:
     """Somebody's prompt is read while others watch text stream."""
     return bool(in_state("prefill")(frame) and in_state("decode")(frame))
+
+
+def _longest_step(w: Window, budget: int) -> float:
+    """Seconds of the longest step that read a prompt, if nobody else's was read in it: an upper bound."""
+    steps = [0.0]
+    for slot in (seen.slot for seen in w.requests):
+        so_far = (slot.age or 0.0) - (slot.queue_wait or 0.0) - (slot.intake or 0.0)
+        reading = slot.prefill if slot.prefill is not None else so_far if slot.state == "prefill" else 0.0
+        steps.append(reading * min(1.0, budget / max(1, slot.prompt_tokens or 1)))
+    return max(steps)
 
 
 def _pause(frames: Sequence[Frame]) -> float:

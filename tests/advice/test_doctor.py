@@ -11,7 +11,7 @@ import pytest
 from console.sources.recording import read_frames
 from engine.advice.doctor import RULES, diagnose
 from engine.advice.finding import Finding
-from engine.advice.window import too_early
+from engine.advice.window import Window, too_early
 from engine.telemetry.frame import (
     CounterInfo,
     EngineInfo,
@@ -103,6 +103,33 @@ def test_silent_about_an_engine_that_knows_nothing() -> None:
         counters=CounterInfo(), minute=WindowInfo(seconds=60), ten_minutes=WindowInfo(seconds=600), host=HostInfo(),
     )  # fmt: skip
     assert diagnose([bare, bare]) == []
+
+
+def test_whatever_is_unknown_it_says_what_is_known() -> None:
+    """Everything is wrong at once, and each field in turn, then each part as a whole, is not known."""
+    late = {"wait_p95": 40.0, "ttft_p95": 90.0, "itl_p50": 0.4, "itl_p95": 3.0, "itl_max": 9.0}
+    host = HostInfo(os_swap_in=40e6, os_swap_out=8e6, memory_total=1, memory_used=1, memory_pressure=50)
+    slots = (*full(2), slot(2, "preempted", preemptions=1, stalled=3.0), slot(3, "prefill", prompt_tokens=900))
+    counters = dict.fromkeys(("rejected", "received", "too_long", "preemptions", "gave_up_waiting", "failed"))
+    bad = run(
+        late=late, host=host, slots=slots, waiting_count=9, waiting=waiting(9, 35.0, 20.0),
+        counters=lambda i: dict.fromkeys(counters, i), limits=LimitInfo(slots=4, context=64, queue=16, budget=512),
+    )  # fmt: skip
+    assert len(diagnose(bad)) >= 5
+
+    def ask(frames: list[Frame]) -> None:
+        for rule in RULES:  # each by itself: in a diagnosis one may silence another
+            rule(Window(frames))
+
+    for part in ("engine", "limits", "pool", "counters", "host", "minute"):
+        kind = type(getattr(bad[0], part))
+        needed = {"seconds": 60.0} if part == "minute" else {}
+        bare = kind(**needed)
+        ask([one.model_copy(update={part: bare}) for one in bad])
+        for name in kind.model_fields:
+            known = getattr(bad[0], part).model_copy(update={name: getattr(bare, name)})
+            ask([one.model_copy(update={part: known}) for one in bad])
+    ask([one.model_copy(update={"slots": (), "waiting": (), "waiting_count": None}) for one in bad])
 
 
 def test_few_samples_are_no_evidence() -> None:
@@ -242,6 +269,20 @@ def test_a_stutter_too_rare_for_the_percentile_is_seen_in_the_streams() -> None:
     assert only(run(60, slots=slots, limits=limits), "budget").cost == pytest.approx(12, abs=2)
     calm = [slots(i)[0].model_copy(update={"output_tokens": 20 * i}) for i in range(60)]
     assert diagnose(run(60, slots=lambda i: (calm[i], slots(i)[1]), limits=limits)) == []
+
+
+def test_pauses_shorter_than_a_frame_show_in_the_longest_gap_and_the_prefill() -> None:
+    limits = LimitInfo(slots=4, context=2048, queue=16, budget=4096)
+
+    def slots(i: int) -> tuple[SlotInfo, ...]:
+        reads = i % 5 == 0
+        long = slot(1, "prefill", request_id=f"l{i}", prompt_tokens=1000, prefill=None, age=0.4, ttft=None)
+        return (slot(0, output_tokens=60 * i), long if reads else slot(1, "idle"))
+
+    finding = only(run(60, slots=slots, limits=limits, late={"itl_max": 0.5}), "budget")
+    assert "up to 400 ms while a prompt was read" in finding.evidence[0]
+    assert finding.changes == {"budget": 256}
+    assert diagnose(run(60, slots=slots, limits=limits, late={"itl_max": 0.1})) == []
 
 
 def test_preempting_counts_the_work_done_twice() -> None:
