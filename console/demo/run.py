@@ -28,6 +28,7 @@ from console.load.prompts import WORDS, bench_prompt
 from console.load.tally import Tally
 from console.load.traffic import Target
 from console.load.users import SimulatedUser
+from console.sources.base import Disconnected
 from console.sources.engine import EngineSource
 from engine.telemetry.frame import Frame
 
@@ -82,6 +83,7 @@ class Demo:
         self._latest: Frame | None = None
         self._lost: str | None = None
         self._came = asyncio.Event()
+        self._follower: asyncio.Task[None] | None = None
         self._watch: Watch | None = None
         self._tokens_per_word = 1.4
 
@@ -102,7 +104,8 @@ class Demo:
         self._names = target.names(max(row.users for row in rows))
         self._endpoints = await target.endpoints(self._names)
         with _output(self._recording) as out:
-            follower = asyncio.create_task(self._follow(out))
+            follower = self._follower = asyncio.create_task(self._follow(out))
+            follower.add_done_callback(lambda _: self._came.set())
             try:
                 self._say("warming up")
                 await self._warm_up()
@@ -127,7 +130,7 @@ class Demo:
                     self._watch.see(update)
                 if out is not None:
                     out.write(update.model_dump_json(exclude_defaults=True) + "\n")
-            else:
+            elif isinstance(update, Disconnected):
                 self._lost = update.reason
             self._came.set()
 
@@ -135,6 +138,8 @@ class Demo:
         """Wait for a frame. Raises DemoError when none fulfils ``condition`` in time, or the engine is lost."""
         deadline = time.monotonic() + patience
         while self._latest is None or not condition(self._latest):
+            if self._follower is not None and self._follower.done():
+                self._follower.result()  # a full disk, or a fault that must be seen
             self._came.clear()
             try:
                 await asyncio.wait_for(self._came.wait(), min(LOST_SECONDS, max(0.1, deadline - time.monotonic())))
