@@ -20,6 +20,7 @@ def check_scheduler(scheduler: Scheduler) -> None:
     assert all(request.state is State.WAITING for request in waiting)
     assert all(request.state is State.RUNNING for request in running)
     assert all(request.state is State.PREEMPTED for request in preempted)
+    assert scheduler.waiting.num_in_flight == len(places), "the queue has lost count of its users"
     for admitted in (running, preempted):
         ranks = [request.admission or 0 for request in admitted]
         assert ranks == sorted(ranks), "the order of first admission is lost"

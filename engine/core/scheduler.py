@@ -349,6 +349,7 @@ class Scheduler:
             self.waiting.remove(request)
             self.slots.give_up_reserved(request)
         else:
+            self.waiting.leave(request.user)
             self.slots.leave(request, now, hold=self.policy.holds_slots)
         if request.output_limit is not None:
             del request.token_ids[request.num_prompt_tokens + request.output_limit :]

@@ -466,6 +466,34 @@ def test_somebody_who_was_away_has_saved_up_no_credit() -> None:
     assert ends == order
 
 
+def test_nobody_waits_for_ever_behind_users_who_keep_coming() -> None:
+    """Each newcomer has had nothing yet; who has had much must still come to their turn."""
+    engine = Engine(slots=1, queue=8)
+    engine.add(100, output=100, user="old")
+    while engine.scheduler.has_work:
+        engine.step()
+    old = engine.add(10, output=2, user="old")
+    newcomers = 0
+    while old.state is State.WAITING:
+        while len(engine.scheduler.waiting) < 4:
+            newcomers += 1
+            engine.add(10, output=10, user=f"new {newcomers}")
+        engine.step()
+        assert newcomers < 100
+    assert newcomers > 4, "what somebody had counts"
+
+
+def test_run_07_users_who_are_gone_are_forgotten() -> None:
+    engine = Engine(slots=3, queue=8)
+    for number in range(3000):
+        engine.add(20, output=3, user=f"user {number}")
+        while len(engine.scheduler.waiting) > 4:
+            engine.step()
+    engine.run_to_end()
+    assert len(engine.scheduler.waiting._times) < 2000
+    assert engine.scheduler.waiting.num_in_flight == 0
+
+
 def test_a_head_that_cannot_be_placed_is_passed_a_few_times_and_then_protected() -> None:
     engine = Engine(blocks=12, slots=8, context=192, queue=32)
     engine.add(100, output=60)
