@@ -16,8 +16,8 @@ from console.widgets.engine_lines import title_line
 from console.widgets.findings import early_lines, finding_lines, outcome_lines, well_lines
 from engine.advice.doctor import diagnose
 from engine.advice.finding import Finding, cost_text
-from engine.advice.window import too_early
-from engine.telemetry.frame import Frame
+from engine.advice.window import Window, too_early
+from engine.telemetry.frame import Frame, WindowInfo
 from engine.telemetry.history import History, HistoryError
 from engine.telemetry.history_file import history_path
 
@@ -34,10 +34,13 @@ OUTCOMES = 2
 
 @dataclass(frozen=True)
 class Look:
-    """What one look at the frames found. ``early``: seconds since a change that is too young to be judged."""
+    """What one look at the frames found."""
 
     findings: list[Finding]
-    early: float | None = None
+    late: WindowInfo
+    """The percentiles that were judged."""
+    early: float | None
+    """Seconds since a change that is too young to be judged."""
 
 
 class DoctorPage(Page):
@@ -75,7 +78,8 @@ class DoctorPage(Page):
                 begun = True
                 self._frames.extend(await asyncio.to_thread(_recorded, newest))
             self._take(newest)
-            self.look = await asyncio.to_thread(_look, list(self._frames))
+            if self._frames:
+                self.look = await asyncio.to_thread(_look, list(self._frames))
             self.redraw()
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -129,8 +133,8 @@ class DoctorPage(Page):
             return [exact([(" looking …" if view.frame else " no engine is connected", "label")], cells)], range(0)
         head = outcome_lines(self._outcomes(view), cells)
         if not self.findings:
-            well = [exact([(" Nothing is wrong.", "ok")], cells), blank(cells), *well_lines(self._frames[-1], cells)]
-            return [*head, *well], range(0)
+            well = well_lines(self._frames[-1], self.look.late, cells)
+            return [*head, exact([(" Nothing is wrong.", "ok")], cells), blank(cells), *well], range(0)
         if self.look.early is not None:
             head += [*early_lines(self.look.early, cells), blank(cells)]
         lines, chosen = finding_lines(self.findings, self._place, view.limits, cells)
@@ -180,7 +184,7 @@ class DoctorPage(Page):
 
 
 def _look(frames: list[Frame]) -> Look:
-    return Look(diagnose(frames), too_early(frames) if frames else None)
+    return Look(diagnose(frames), Window(frames).latency, too_early(frames))
 
 
 def _recorded(newest: Frame) -> list[Frame]:

@@ -10,7 +10,7 @@ from console.widgets.cells import Line, Span, blank, clean, exact, width, wrap
 from engine.advice.finding import Finding, cost_text
 from engine.advice.window import SETTLED
 from engine.settings import SETTINGS
-from engine.telemetry.frame import Frame, LimitInfo
+from engine.telemetry.frame import Frame, LimitInfo, WindowInfo
 
 
 def finding_lines(findings: Sequence[Finding], place: int, limits: LimitInfo, cells: int) -> tuple[list[Line], range]:
@@ -77,9 +77,9 @@ def outcome_lines(entries: Sequence[LogEntry], cells: int) -> list[Line]:
     return [*lines, blank(cells)]
 
 
-def well_lines(frame: Frame, cells: int) -> list[Line]:
-    """What is well, so that silence can be trusted."""
-    late = frame.ten_minutes
+def well_lines(frame: Frame, late: WindowInfo, cells: int) -> list[Line]:
+    """What is well, so that silence can be trusted: the newest frame, and the percentiles that were judged."""
+    minutes = "10 min" if late.seconds > 60 else "60 s"
     rows: list[tuple[str, str, int | None]] = [
         ("TTFT p95", formats.seconds(late.ttft_p95), late.ttft_count),
         ("queue wait p95", formats.seconds(late.wait_p95), late.wait_count),
@@ -89,6 +89,6 @@ def well_lines(frame: Frame, cells: int) -> list[Line]:
     ]
     lines = []
     for label, value, number in rows:
-        count = f"  n={formats.count(number)} in 10 min" if number is not None else "  since the start"
+        count = f"  n={formats.count(number)} in {minutes}" if number is not None else "  since the start"
         lines.append(exact([(f"   {label:<18}", "label"), (f"{value:>7}", "value"), (count, "label")], cells))
     return lines

@@ -41,7 +41,8 @@ def queue(w: Window) -> Finding | None:
         )  # fmt: skip
     full = sum(occupied(frame) >= (frame.limits.slots or 1) for frame in waiting)
     busy = w.share(lambda frame: occupied(frame) >= (frame.limits.slots or 1))
-    evidence.append(f"all {slots} slots busy in {busy:.0%} of the time, up to {most:.0f} waited")
+    all_busy = "the one slot" if slots == 1 else f"all {slots} slots"
+    evidence.append(f"{all_busy} busy in {busy:.0%} of the time, up to {most:.0f} waited")
     if w.fullest is not None:
         evidence.append(f"the KV pool was at most {w.fullest:.0%} live")
     mean = sum(frame.waiting_count or 0 for frame in waiting) / len(waiting) if waiting else 1.0
