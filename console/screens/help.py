@@ -43,6 +43,8 @@ def help_lines(keymap: Keymap) -> list[Line]:
         exact([("   TTFT = intake + queue wait + fill (prefill). ITL: gap between two tokens.", "text")], CELLS),
         exact([("   last gaps: second bar is the typical gap; each step up doubles it.", "text")], CELLS),
         exact([("   recompute x2 4.2s: preempted twice, stood still for 4.2 s, computed again.", "text")], CELLS),
+        exact([("   Temperature 0 gives one text whatever else runs with fp32, or int8 weights on", "text")], CELLS),
+        exact([("   native kernels; with others the batch may turn a tie. Alone: mode serial.", "text")], CELLS),
         exact([("   –: not known.   n=: how many samples a percentile has.", "text")], CELLS),
     ]  # fmt: skip
     return lines

@@ -411,6 +411,7 @@ async def test_one_registry_feeds_keys_palette_footer_and_help() -> None:
                     keys[key] = action.label
             assert "q" in keys
     text = "\n".join(plain(line) for line in help_lines(keymap))
+    assert "Temperature 0 gives one text" in text, "NUM-01: what people expect of it"
     for action in ACTIONS:
         assert action.shown in text
         assert action.help[:40] in text
