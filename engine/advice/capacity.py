@@ -18,6 +18,7 @@ WEIGHT_WIDTHS = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.03125}
 """Bytes of one weight; int8 in groups of 64 with a 16-bit scale each."""
 UTILISATION = 0.92
 """Part of a GPU's memory that weights and cache may take together; the rest is for everything else on the card."""
+LONGEST_NAME = 100
 EVERY_CONTEXT = 256
 """A context is recommended in steps of this many tokens."""
 
@@ -45,6 +46,8 @@ class ModelFacts:
     """Sentences about what the numbers do not cover."""
 
     def __post_init__(self) -> None:
+        # The name comes from a file or another process: nothing in it may move a cursor.
+        object.__setattr__(self, "name", "".join(one if one.isprintable() else "?" for one in self.name[:LONGEST_NAME]))
         for name in ("layers", "kv_heads", "head_dim"):
             if getattr(self, name) < 1:
                 raise CapacityError(f"{self.name}: {name} must be at least 1, not {getattr(self, name)}")

@@ -361,6 +361,7 @@ def _work(plan: Plan) -> list[Verdict]:
                             "shorten it.")]  # fmt: skip
         return [generic]
     reading, writing = prompt / speed.prefill, answer / speed.decode
+    quick = load.generate_seconds < 0.9 * (reading + writing)
     split = f"{reading:.2g} s of reading, {writing:.2g} s of writing"
     if reading >= writing:
         found = [Verdict("prefill_work", "ok", f"{turn} prefill work ({split}): {cores}, shorter prompts or cached "
@@ -368,6 +369,9 @@ def _work(plan: Plan) -> list[Verdict]:
     else:
         found = [Verdict("decode_work", "ok", f"{turn} decode work ({split}): more cores shorten the reading only, a "
                          "smaller model or fewer bits the writing.")]  # fmt: skip
+    if quick:
+        found.append(Verdict("too_quick", "warn", f"{load.generate_seconds:.3g} s of work for a turn is less than the "
+                             f"{reading + writing:.2g} s that this machine needs with nobody else there."))  # fmt: skip
     between = max(load.turn_seconds, load.generate_seconds)
     busy = load.users * reading / between
     if busy > 1:

@@ -123,6 +123,12 @@ def test_a_config_of_a_family_that_is_not_served_gives_its_numbers() -> None:
     assert facts.notes == ()
 
 
+def test_a_name_from_a_file_cannot_move_the_cursor() -> None:
+    name = facts_from_config(QWEN3_8B, "\x1b[2Jevil\x9b1m\r" + "x" * 300).name
+    assert name.isprintable()
+    assert len(name) == 100
+
+
 def test_the_language_part_of_a_config_with_pictures_counts() -> None:
     assert facts_from_config({"text_config": QWEN3_8B, "vision_config": {}}, "VL").layers == 36
 

@@ -88,6 +88,12 @@ def test_prompts_that_keep_the_machine_busy_more_than_once_over() -> None:
     assert plan.verdicts[0].key == "saturated"
 
 
+def test_less_time_than_the_machine_needs_alone_is_said() -> None:
+    question = Question(SMALL, BOX, "bf16", prompt=6000, answer=200, speed=Speed(500, 100), generate_seconds=5)
+    assert "5 s of work for a turn is less than the 14 s" in said(make_plan(question))["too_quick"]
+    assert "too_quick" not in said(make_plan(replace(question, generate_seconds=None)))
+
+
 def test_the_budget_follows_from_the_measured_speed() -> None:
     question = Question(SMALL, BOX, "bf16", prompt=600, answer=200)
     assert make_plan(question).setting("budget") == 64
