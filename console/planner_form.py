@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from console.widgets import formats
 from console.widgets.cells import UNKNOWN
-from engine.advice.capacity import KV_WIDTHS, UTILISATION, Memory, ModelFacts
+from engine.advice.capacity import KV_WIDTHS, UTILISATION, Memory, Speed
 from engine.advice.planner import TURN_SECONDS, USERS, Plan, Question
 from engine.advice.running import kv_dtype_of, memory_of, model_of, now_of
 from engine.settings import SETTINGS, bytes_in
@@ -93,16 +93,15 @@ class Form:
         value = _to_step(0.0 if now is None else now, one.steps, direction)
         return self.put(name, _fitting(one, min(one.high, max(one.low, value))))
 
-    def question(self, frame: Frame) -> Question | None:
-        """What is asked about the engine of the frame; ``None`` where its model is not known."""
-        model = model_of(frame)
-        return None if model is None else self.about(model, frame)
+    def question(self, frame: Frame, here: Memory | None = None, speed: Speed | None = None) -> Question | None:
+        """What is asked about the engine of the frame; ``None`` where its model or the memory is not known.
 
-    def about(self, model: ModelFacts, frame: Frame) -> Question:
-        """The question for a model on the machine of the frame, or on the one given."""
-        given = self.values.get
-        memory = given("memory") or memory_of(frame) or Memory(0, False)
-        assert isinstance(memory, Memory)
+        ``here`` is the memory of its machine if it was looked at before, ``speed`` what was measured there.
+        """
+        model, given = model_of(frame), self.values.get
+        memory = given("memory") or here or memory_of(frame)
+        if model is None or not isinstance(memory, Memory):
+            return None
         numbers = {
             name: value
             for name in ("users", "turn_seconds", "generate_seconds", "prompt", "answer", "context")
@@ -111,7 +110,15 @@ class Form:
         if "memory" in self.values and memory.gpu:
             model = model.weighing("bf16")  # as a card would have them
         kv_dtype = str(given("kv_dtype") or kv_dtype_of(frame) or "bf16")
-        return Question(model, memory, kv_dtype, now=now_of(frame), **numbers)  # type: ignore[arg-type]
+        elsewhere = self.elsewhere is not None
+        return Question(
+            model,
+            memory,
+            kv_dtype,
+            speed=None if elsewhere else speed,
+            now=now_of(frame),
+            **numbers,  # type: ignore[arg-type]
+        )
 
     @property
     def elsewhere(self) -> str | None:

@@ -11,9 +11,9 @@ from console.store import View
 from console.widgets.cells import Line, blank, clean, exact, wrap
 from console.widgets.engine_lines import title_line
 from console.widgets.plan import setting_lines, upper_lines, verdict_lines
-from engine.advice.capacity import CapacityError
+from engine.advice.capacity import CapacityError, Memory
 from engine.advice.planner import Plan, make_plan
-from engine.advice.running import kv_dtype_of
+from engine.advice.running import kv_dtype_of, memory_of
 from engine.telemetry.frame import Frame
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class PlannerPage(Page):
         """Of the input under the cursor."""
         self._offset = 0
         self._rows = 1
+        self._memory: Memory | None = None
 
     def compose(self, view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
         note = f"{by_name(self._field).label}: {by_name(self._field).help}"
@@ -63,13 +64,20 @@ class PlannerPage(Page):
 
     def _plan(self, frame: Frame | None) -> Plan | str | None:
         """The plan for the engine of a frame, why there is none, or None if nothing is known of its model."""
-        question = None if frame is None else self.form.question(frame)
+        question = None if frame is None else self.form.question(frame, self._steady_memory(frame))
         if question is None:
             return None
         try:
             return make_plan(question)
         except CapacityError as error:
             return str(error)
+
+    def _steady_memory(self, frame: Frame) -> Memory | None:
+        """The memory of this machine, renewed when it has changed by a percent: digits that never rest help nobody."""
+        now, kept = memory_of(frame), self._memory
+        if now is None or kept is None or now.gpu != kept.gpu or abs(now.total - kept.total) > kept.total / 100:
+            self._memory = now
+        return self._memory
 
     @property
     def _field(self) -> str:

@@ -173,6 +173,23 @@ async def test_the_advice_scrolls_and_is_copied_as_the_command_prints_it() -> No
         assert app.clipboard.startswith("SmolLM2-135M-Instruct\n  weights ")
 
 
+async def test_digits_rest_while_the_free_memory_moves_a_little() -> None:
+    def using(used: int) -> Frame:
+        return frames.steady().model_copy(update={"host": frames.HOST.model_copy(update={"memory_used": used})})
+
+    app, source = console(using(8 << 30))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("2")
+        await seen(pilot, "cache        17")
+        before = screen_text(app)
+        source.give(using((8 << 30) + (50 << 20)).model_copy(update={"sequence": 2}))
+        await until(pilot, lambda: app.store.view.frame is not None and app.store.view.frame.sequence == 2)
+        app.draw()
+        assert screen_text(app) == before
+        source.give(using(16 << 30).model_copy(update={"sequence": 3}))
+        await seen(pilot, "cache        8.97 GB")
+
+
 async def test_without_an_engine_or_its_sizes_it_says_so() -> None:
     app, source = console(GONE)
     async with app.run_test(size=SIZE) as pilot:
