@@ -65,7 +65,8 @@ class StepCost:
     def __init__(self) -> None:
         self._samples: tuple[deque[Sample], deque[Sample]] = (deque(maxlen=KEPT), deque(maxlen=KEPT))
         self._weights = (0.0, 0.0, 0.0, 0.0)
-        self._margin = 0.0
+        self._margins = (0.0, 0.0)
+        """By which 19 of 20 steps exceed the fit at most: those without and those with prefill."""
         self._stale = 0
         self.num_steps = 0
 
@@ -81,22 +82,24 @@ class StepCost:
         self._refit()
         return _dot(self._weights, (1.0, float(decodes), float(prefill_tokens), context_tokens / 1000))
 
-    def promise(self, target: float, decodes: int, context_tokens: int) -> Promise | None:
+    def promise(self, target: float, decodes: int, context_tokens: int, prefilled: int = 0) -> Promise | None:
         """The most prefill tokens with which 19 of 20 steps stay within ``target`` seconds, never below the floor.
 
-        ``None`` until enough steps with prefill were measured.
+        ``context_tokens`` is what the decodes read, ``prefilled`` what the prefill reads beside its own chunk. ``None``
+        until enough steps with prefill were measured.
         """
         if len(self._samples[True]) < STEPS_NEEDED:
             return None
-        alone = self.predict(decodes, 0, context_tokens) + self._margin
-        per_token = self._weights[2]
-        budget = int((target - alone) / per_token) if per_token > 0 else MOST_BUDGET
+        decoding = self.predict(decodes, 0, context_tokens)
+        alone = decoding + self._margins[False]
         if alone > target:
             return Promise(LEAST_BUDGET, "unreachable", alone)
-        if budget < LEAST_BUDGET:
-            return Promise(LEAST_BUDGET, "floor", alone + LEAST_BUDGET * per_token)
-        budget = min(MOST_BUDGET, budget)
-        return Promise(budget, "kept", alone + budget * per_token)
+        per_token = self._weights[2]
+        beside = decoding + self._weights[3] * prefilled / 1000 + self._margins[True]
+        if beside + LEAST_BUDGET * per_token > target:
+            return Promise(LEAST_BUDGET, "floor", beside + LEAST_BUDGET * per_token)
+        budget = min(MOST_BUDGET, int((target - beside) / per_token)) if per_token > 0 else MOST_BUDGET
+        return Promise(budget, "kept", beside + budget * per_token)
 
     def _refit(self) -> None:
         if self._stale < REFIT_EVERY and self.num_steps > STEPS_NEEDED:
@@ -113,8 +116,12 @@ class StepCost:
         for index, weight in zip(used, solved, strict=True):
             weights[index] = max(0.0, weight)
         self._weights = (weights[0], weights[1], weights[2], weights[3])
+        alone, beside = (self._margin(steps) for steps in self._samples)
+        self._margins = ((beside or 0.0) if alone is None else alone, beside or 0.0)
+
+    def _margin(self, samples: Sequence[Sample]) -> float | None:
         errors = sorted(seconds - _dot(self._weights, features) for features, seconds in samples)
-        self._margin = max(0.0, errors[int(0.95 * (len(errors) - 1))]) if errors else 0.0
+        return max(0.0, errors[int(0.95 * (len(errors) - 1))]) if errors else None
 
 
 def _dot(weights: Sequence[float], features: Sequence[float]) -> float:

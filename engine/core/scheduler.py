@@ -293,7 +293,7 @@ class Scheduler:
 
     def _plan_prefills(self, decodes: Sequence[Row]) -> list[Row]:
         prefills = [request for request in self.running if not request.decoding]
-        self.budget_in_force = self._choose_budget(decodes)
+        self.budget_in_force = self._choose_budget(decodes, prefills[0].num_computed_tokens if prefills else 0)
         counts = split_budget(prefills, self.budget_in_force)
         return [
             Row(request, start, count, samples=start + count == request.num_tokens)
@@ -302,15 +302,18 @@ class Scheduler:
             for start in (request.num_computed_tokens,)
         ]
 
-    def _choose_budget(self, decodes: Sequence[Row]) -> int:
-        """The setting, or with an ITL target the most that running streams can bear."""
+    def _choose_budget(self, decodes: Sequence[Row], prefilled: int) -> int:
+        """The setting, or with an ITL target the most that running streams can bear.
+
+        ``prefilled``: computed tokens of the oldest prefill, to which most of the budget goes.
+        """
         self.promise = None
         if not self.settings.itl_target:
             return self.settings.budget
         if not decodes:
             return MOST_BUDGET
         context = sum(row.start for row in decodes)
-        self.promise = self.cost.promise(self.settings.itl_target / 1000, len(decodes), context)
+        self.promise = self.cost.promise(self.settings.itl_target / 1000, len(decodes), context, prefilled)
         return self.settings.budget if self.promise is None else self.promise.budget
 
     # -- ends -------------------------------------------------------------------------------------------------

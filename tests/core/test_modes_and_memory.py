@@ -551,6 +551,24 @@ def test_a_target_that_only_the_least_prefill_breaks_is_not_called_kept() -> Non
     assert promise.seconds == pytest.approx(0.033, rel=0.05), "what such a step takes"
 
 
+def test_restless_prefill_does_not_make_calm_decoding_unreachable() -> None:
+    cost = StepCost()
+    for step in range(256):
+        prefill = 32 * (step % 2)
+        cost.observe(4, prefill, 1000, 0.025 + 0.0005 * prefill + (0.020 * (step % 20 < 4) if prefill else 0.0))
+    promise = cost.promise(0.032, 4, 1000)
+    assert promise is not None
+    assert promise.outlook == "floor"
+    assert promise.seconds > 0.032
+
+
+def test_a_prefill_that_reads_much_leaves_less_room() -> None:
+    near, far = (measured().promise(0.060, 4, 1000, prefilled=prefilled) for prefilled in (0, 10_000))
+    assert near is not None
+    assert far is not None
+    assert near.budget - far.budget == pytest.approx(0.010 / 0.0005, abs=2)
+
+
 def test_without_measurements_nothing_is_promised() -> None:
     assert StepCost().promise(0.1, 1, 0) is None
 
