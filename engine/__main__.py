@@ -109,6 +109,7 @@ def describe_model(source: str, as_json: bool) -> int:
             "vocabulary": config.vocab_size,
             "trained_context": config.max_positions,
             "parameters": config.num_parameters,
+            "tied_embeddings": config.tie_embeddings,
             "weights": found.weights,
             "weight_bytes": found.weight_bytes,
             "kv_bytes_per_token_16_bit": per_token,

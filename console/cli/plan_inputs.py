@@ -150,6 +150,8 @@ def _described(source: str) -> tuple[ModelFacts | None, str]:
                 weights=found["weights"],
                 trained_context=found["trained_context"],
                 parameters=found["parameters"],
+                embedding=found["vocabulary"] * found["hidden_size"],
+                tied=found["tied_embeddings"],
             ),
             "",
         )

@@ -16,6 +16,8 @@ SCALE_BYTES = 4
 """Of each scale of an int8 cache: one for K and one for V, per layer and kv head."""
 WEIGHT_WIDTHS = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.03125}
 """Bytes of one weight; int8 in groups of 64 with a 16-bit scale each."""
+ROW_WIDTH = 2
+"""Bytes of one value of the embedding where the other weights are int8: its rows stay 16-bit."""
 UTILISATION = 0.92
 """Part of a GPU's memory that weights and cache may take together; the rest is for everything else on the card."""
 LONGEST_NAME = 100
@@ -42,6 +44,11 @@ class ModelFacts:
     """Their type."""
     trained_context: int | None = None
     parameters: int | None = None
+    """Weights, a tied embedding counted once."""
+    embedding: int = 0
+    """Of them, those of the table of tokens; 0 where that is not known."""
+    tied: bool = False
+    """The table is the output layer too."""
     notes: tuple[str, ...] = ()
     """Sentences about what the numbers do not cover."""
 
@@ -68,12 +75,12 @@ class ModelFacts:
         """The model with weights of another type; itself where that is ``None``, the same, or not to be computed."""
         if weights is None or weights == self.weights or self.parameters is None:
             return self
-        return replace(self, weight_bytes=weight_bytes(self.parameters, weights), weights=weights)
-
-
-def weight_bytes(parameters: int, weights: str) -> int:
-    """Bytes of that many weights in that type."""
-    return ceil(parameters * WEIGHT_WIDTHS[weights])
+        size = ceil(self.parameters * WEIGHT_WIDTHS[weights])
+        if weights == "int8":
+            # The table is kept in 16 bits, beside its int8 twin if that is the output layer.
+            saved = 0.0 if self.tied else WEIGHT_WIDTHS["int8"]
+            size += ceil(self.embedding * (ROW_WIDTH - saved))
+        return replace(self, weight_bytes=size, weights=weights)
 
 
 @dataclass(frozen=True)

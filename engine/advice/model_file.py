@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.advice.capacity import CapacityError, ModelFacts, weight_bytes
+from engine.advice.capacity import CapacityError, ModelFacts
 
 KEEPING = ("full_attention", "sliding_attention", "chunked_attention")
 """Kinds of layers that keep K and V."""
@@ -41,19 +41,23 @@ def facts_from_config(document: Mapping[str, Any], name: str, weights: str = "bf
     quantised = document.get("quantization_config") or config.get("quantization_config")
     if quantised:
         notes.append("The weights are quantised: give their size with --weights-size.")
-    known = parameters is not None and not quantised
     trained = config.get("max_position_embeddings") or config.get("n_positions")
-    return ModelFacts(
+    facts = ModelFacts(
         name=name,
         layers=layers,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        weight_bytes=weight_bytes(parameters, weights) if known and parameters is not None else None,
-        weights=weights if known else None,
         trained_context=int(trained) if isinstance(trained, int) and trained > 0 else None,
         parameters=parameters,
+        embedding=_embedding(config, hidden) if parameters is not None else 0,
+        tied=bool(config.get("tie_word_embeddings", False)),
         notes=tuple(notes),
     )
+    return facts if quantised else facts.weighing(weights)
+
+
+def _embedding(config: Mapping[str, Any], hidden: int) -> int:
+    return int(config["vocab_size"]) * hidden
 
 
 def _number(config: Mapping[str, Any], *names: str) -> int:
@@ -93,7 +97,6 @@ def _parameters(config: Mapping[str, Any], attention: int, hidden: int, notes: l
     if "intermediate_size" not in config or "vocab_size" not in config:
         notes.append("The file does not tell the number of weights: give their size with --weights-size.")
         return None
-    inner, vocabulary = int(config["intermediate_size"]), int(config["vocab_size"])
-    layer = hidden * attention + 3 * hidden * inner + 2 * hidden
-    embeddings = vocabulary * hidden * (1 if config.get("tie_word_embeddings", False) else 2)
+    layer = hidden * attention + 3 * hidden * int(config["intermediate_size"]) + 2 * hidden
+    embeddings = _embedding(config, hidden) * (1 if config.get("tie_word_embeddings", False) else 2)
     return int(config.get("num_hidden_layers") or config["n_layer"]) * layer + embeddings + hidden

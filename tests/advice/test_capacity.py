@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -25,7 +26,7 @@ from engine.advice.model_file import facts_from_config
 
 EIGHT_B = ModelFacts("8B", layers=36, kv_heads=8, head_dim=128, weight_bytes=16_000_000_000)
 SMOLLM2 = ModelFacts("SmolLM2-135M-Instruct", layers=30, kv_heads=3, head_dim=64, trained_context=8192)
-QWEN3_8B = {
+QWEN3_8B: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 36, "num_attention_heads": 32,
     "num_key_value_heads": 8, "head_dim": 128, "hidden_size": 4096, "intermediate_size": 12288, "vocab_size": 151936,
     "max_position_embeddings": 40960, "tie_word_embeddings": False, "sliding_window": None,
@@ -121,6 +122,17 @@ def test_a_config_of_a_family_that_is_not_served_gives_its_numbers() -> None:
     assert facts.parameters == pytest.approx(8.19e9, rel=0.001)
     assert facts.weight_bytes == 2 * (facts.parameters or 0)
     assert facts.notes == ()
+
+
+def test_int8_weights_of_the_embedded_model_are_as_large_as_the_engine_says() -> None:
+    config = {
+        "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576,
+        "intermediate_size": 1536, "vocab_size": 49_152, "max_position_embeddings": 8192, "tie_word_embeddings": True,
+    }  # fmt: skip
+    facts = facts_from_config(config, "SmolLM2-135M-Instruct", "int8")
+    assert facts.parameters == 134_515_008
+    assert facts.weight_bytes == pytest.approx(195_446_016, rel=0.001)  # what `slotdeck model info` says
+    assert facts.weighing("fp32").weight_bytes == 4 * 134_515_008
 
 
 def test_a_name_from_a_file_cannot_move_the_cursor() -> None:
