@@ -10,7 +10,7 @@ from console.screens.page import Chrome, Page, banner, framed, heading
 from console.store import View
 from console.widgets.cells import Line, blank, clean, exact, wrap
 from console.widgets.engine_lines import title_line
-from console.widgets.plan import setting_lines, upper_lines, verdict_lines
+from console.widgets.plan import fact_lines, setting_lines, upper_lines, verdict_lines
 from engine.advice.capacity import CapacityError, Memory
 from engine.advice.planner import Plan, make_plan
 from engine.advice.running import kv_dtype_of, memory_of
@@ -19,6 +19,8 @@ from engine.telemetry.frame import Frame
 if TYPE_CHECKING:
     from console.app import ConsoleApp
 
+LEAST_ROWS = 4
+"""Below the inputs; on lower terminals they scroll with the rest."""
 UNKNOWN_MODEL = (
     "The sizes of this model are not known here. `slotdeck plan --model-config FILE --gpu 24GiB` plans for any model "
     "and machine without an engine."
@@ -37,6 +39,8 @@ class PlannerPage(Page):
         """Of the input under the cursor."""
         self._offset = 0
         self._rows = 1
+        self._follow = False
+        """The cursor moved and must be in sight."""
         self._memory: Memory | None = None
 
     def compose(self, view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
@@ -50,17 +54,21 @@ class PlannerPage(Page):
             text = made or ("no engine is connected" if view.frame is None else UNKNOWN_MODEL)
             return [exact([(f" {row}", "text")], cells) for row in wrap(clean(text), cells - 2, 4)]
         upper = upper_lines(made, self.form, self.place, cells)
-        parts = [setting_lines(made, view.limits, cells), verdict_lines(made, cells)]
+        parts = [fact_lines(made, cells), setting_lines(made, view.limits, cells), verdict_lines(made, cells)]
         room = left - len(upper) - sum(map(len, parts)) - sum(map(bool, parts))
         air = [blank(cells)] if room >= 0 else []
         advice = [line for part in parts if part for line in (*air, *part)]
-        self._rows = max(1, left - len(upper))
-        self._offset = max(0, min(self._offset, len(advice) - self._rows))
-        lines = advice[self._offset : self._offset + self._rows]
-        hidden = len(advice) - self._offset - len(lines)
+        fixed, scrolled = (upper, advice) if left - len(upper) >= LEAST_ROWS else ([], [*upper, *advice])
+        self._rows = max(1, left - len(fixed))
+        if self._follow and not fixed:  # the cursor is in what scrolls, under the heading of the inputs
+            self._offset = min(max(self._offset, self.place + 3 - self._rows), self.place + 1)
+        self._follow = False
+        self._offset = max(0, min(self._offset, len(scrolled) - self._rows))
+        lines = scrolled[self._offset : self._offset + self._rows]
+        hidden = len(scrolled) - self._offset - len(lines)
         if hidden and lines:
             lines[-1] = exact([(f" ↓ {hidden + 1} more lines", "key"), ("  PgDn PgUp", "label")], cells)
-        return [*upper, *lines]
+        return [*fixed, *lines]
 
     def _plan(self, frame: Frame | None) -> Plan | str | None:
         """The plan for the engine of a frame, why there is none, or None if nothing is known of its model."""
@@ -95,6 +103,7 @@ class PlannerPage(Page):
     def action_move(self, rows: int) -> None:
         """To another input."""
         self.place = max(0, min(self.place + rows, len(FIELDS) - 1))
+        self._follow = True
 
     def action_end(self, direction: int) -> None:
         """To the first or the last input."""

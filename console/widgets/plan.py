@@ -12,15 +12,24 @@ from engine.settings import SETTINGS
 from engine.telemetry.frame import LimitInfo
 
 FORM_CELLS = 39
+FACT_CELLS = 39
+"""Least of the column beside the inputs; on narrower terminals it comes below them."""
 ROWS = len(FIELDS) + 1
 """Of the upper part."""
 _LABEL, _VALUE = 12, 12
 
 
 def upper_lines(plan: Plan, form: Form, place: int, cells: int) -> list[Line]:
-    """The inputs and, beside them, what fits: ROWS lines."""
-    end = cells - FORM_CELLS - 1
-    return beside(_inputs(plan, form, place), _facts(plan, end), FORM_CELLS, end)
+    """The inputs and, beside them where there is room, what fits: ROWS lines."""
+    inputs, end = _inputs(plan, form, place), cells - FORM_CELLS - 1
+    if end < FACT_CELLS:
+        return [exact(line, cells) for line in inputs]
+    return beside(inputs, _facts(plan, end), FORM_CELLS, end)
+
+
+def fact_lines(plan: Plan, cells: int) -> list[Line]:
+    """What fits, where there was no room for it beside the inputs."""
+    return _facts(plan, cells) if cells - FORM_CELLS - 1 < FACT_CELLS else []
 
 
 def _inputs(plan: Plan, form: Form, place: int) -> list[Line]:

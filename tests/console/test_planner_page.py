@@ -201,6 +201,26 @@ async def test_without_an_engine_or_its_sizes_it_says_so() -> None:
         assert isinstance(app.page, PlannerPage)
 
 
+@pytest.mark.parametrize("size", [(20, 8), (40, 15), (60, 20), (79, 24), (200, 60)])
+async def test_any_terminal_gets_whole_lines_and_narrow_ones_what_fits_below(size: tuple[int, int]) -> None:
+    app, _source = console(frames.steady())
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("2")
+        await until(pilot, lambda: "Planner" in screen_text(app))
+        lines = app.base.canvas.lines
+        assert len(lines) == size[1]
+        assert {line_width(line) for line in lines} == {size[0]}
+        for _ in FIELDS:
+            await pilot.press("j")
+            await seen(pilot, "›")
+        await seen(pilot, "› memory")
+        for _ in range(20):
+            if "what fits" in screen_text(app) or size[1] < 15:
+                return
+            await pilot.press("pagedown")
+        pytest.fail("what fits is nowhere")
+
+
 async def ready(pilot: Pilot[int]) -> None:
     app = pilot.app
     assert isinstance(app, ConsoleApp)
