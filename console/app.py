@@ -191,6 +191,16 @@ class ConsoleApp(Parts, App[int], inherit_bindings=False):
             self.screen.refresh_text()
 
     @property
+    def socket(self) -> Path | None:
+        """Of an engine on this machine; ``None`` for any other source."""
+        return self._socket
+
+    @property
+    def load_runs(self) -> bool:
+        """Simulated users of this console are there."""
+        return self._load is not None and self._load.running
+
+    @property
     def paused(self) -> bool:
         """The view is frozen."""
         return self._paused is not None

@@ -32,8 +32,11 @@ METRICS = (
     _Metric("TTFT", lambda sample: sample.ttft, formats.seconds, "prefill"),
     _Metric("ITL", lambda sample: sample.gap, formats.gap, "live"),
 )
-PLOTS_ROWS = 1 + PLOT_ROWS * len(METRICS)
-"""Rows of the plots with their heading."""
+
+
+def plots_rows(height: int = PLOT_ROWS) -> int:
+    """Rows of the plots with their heading, each ``height`` rows high."""
+    return 1 + height * len(METRICS)
 
 
 def progress_line(state: DemoState, cells: int) -> Line:
@@ -59,13 +62,13 @@ def groups(state: DemoState) -> list[tuple[str, list[int]]]:
     return list(found.items())
 
 
-def plot_block(state: DemoState, shown: int, cells: int) -> list[Line]:
-    """The rows of the group of row ``shown`` beside one another, on the same scales: :data:`PLOTS_ROWS` lines."""
+def plot_block(state: DemoState, shown: int, cells: int, height: int = PLOT_ROWS) -> list[Line]:
+    """The rows of the group of row ``shown`` beside one another, on the same scales: :func:`plots_rows` lines."""
     members = next((rows for _, rows in groups(state) if shown in rows), [shown])
     number = len(members)
     size = (cells - (number - 1)) // number
     tops = [nice_top(max(_values(state, members, metric), default=0.0)) for metric in METRICS]
-    columns = [_column(state, index, size, tops) for index in members]
+    columns = [_column(state, index, size, tops, height) for index in members]
     lines = []
     for parts in zip(*columns, strict=True):
         spans: list[Span] = []
@@ -81,7 +84,7 @@ def _values(state: DemoState, members: list[int], metric: _Metric) -> list[float
     return [value for sample in samples if (value := metric.value(sample)) is not None]
 
 
-def _column(state: DemoState, index: int, size: int, tops: list[float]) -> list[Line]:
+def _column(state: DemoState, index: int, size: int, tops: list[float], height: int) -> list[Line]:
     row, samples = state.rows[index], state.samples[index]
     result = state.results[index]
     word, style = ("runs", "decode") if state.at == index else ("done", "label") if state.done(index) else ("", "label")
@@ -96,11 +99,13 @@ def _column(state: DemoState, index: int, size: int, tops: list[float]) -> list[
         values: list[float | None] = [None] * places
         for sample in samples:
             value = metric.value(sample)
-            place = min(places - 1, int((sample.at - 0.5) / row.seconds * places))
-            if value is not None:
-                values[max(0, place)] = max(value, values[max(0, place)] or 0.0)
-        plotted = column_rows(linear(values, top), PLOT_ROWS)
-        labels = (f"{metric.name:<5}{metric.form(figure):>5}", f"to {metric.form(top)}")
+            end = min(places, max(1, round(sample.at / row.seconds * places)))
+            begin = min(end - 1, max(0, round((sample.at - 1) / row.seconds * places)))
+            for place in range(begin, end):
+                if value is not None:
+                    values[place] = max(value, values[place] or 0.0)
+        plotted = column_rows(linear(values, top), height)
+        labels = (f"{metric.name:<5}{metric.form(figure):>5}", f"to {metric.form(top)}", *[""] * (height - 2))
         for number, (label, plot) in enumerate(zip(labels, plotted, strict=True)):
             spans: list[Span] = [
                 (f" {left(label, LABEL_CELLS - 1)}", "rule" if number else "value"),
@@ -144,6 +149,11 @@ def row_line(state: DemoState, index: int, cells: int, *, selected: bool = False
     put(formats.count(result.preemptions), 4, "preempted" if result.preemptions else "value")
     put(formats.rate(result.tokens_per_second), 6)
     return exact(spans, cells)
+
+
+def table_rows(state: DemoState) -> int:
+    """Rows of the whole table with its header."""
+    return 1 + len(groups(state)) + len(state.rows)
 
 
 def table_lines(state: DemoState, cells: int, rows: int, selected: int | None) -> list[Line]:

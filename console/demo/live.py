@@ -8,7 +8,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from console.demo.lines import PLOTS_ROWS, plot_block, progress_line, sentence_lines, table_lines
+from console.demo.lines import PLOT_ROWS, plot_block, plots_rows, progress_line, sentence_lines, table_lines, table_rows
 from console.demo.state import DemoState
 from console.terminal import ascii_wanted
 from console.themes import load_themes
@@ -17,6 +17,8 @@ from console.widgets.glyphs import to_ascii
 
 SENTENCE_ROWS = 2
 FEWEST_TABLE_ROWS = 4
+MOST_PLOT_ROWS = 5
+TALL = 28
 
 
 def demo_lines(state: DemoState, selected: int | None, cells: int, rows: int) -> list[Line]:
@@ -24,12 +26,21 @@ def demo_lines(state: DemoState, selected: int | None, cells: int, rows: int) ->
     lines = [progress_line(state, cells)]
     if selected is None:
         return lines
-    if rows >= 1 + PLOTS_ROWS + SENTENCE_ROWS + FEWEST_TABLE_ROWS:
-        lines += plot_block(state, selected, cells)
-    said = sentence_lines(state, selected, cells, SENTENCE_ROWS)
-    table = rows - len(lines) - SENTENCE_ROWS
+    room_below = SENTENCE_ROWS + (rows >= TALL)
+    said = sentence_lines(state, selected, cells, room_below)
+    spare = rows - 1 - room_below
+    if spare >= plots_rows() + FEWEST_TABLE_ROWS:
+        # Half of a tall screen is for the plots, what the table does not need too.
+        room = max(spare - table_rows(state), spare // 2)
+        height = max(
+            height
+            for height in range(PLOT_ROWS, MOST_PLOT_ROWS + 1)
+            if height == PLOT_ROWS or plots_rows(height) <= room
+        )
+        lines += plot_block(state, selected, cells, height)
+    table = rows - len(lines) - room_below
     if table > 1:
-        lines += table_lines(state, cells, table, selected)
+        lines += table_lines(state, cells, min(table, table_rows(state)), selected)
     return [*lines, *said][:rows]
 
 

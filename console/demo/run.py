@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import fcntl
 import gzip
 import itertools
 import random
@@ -103,7 +104,7 @@ class Demo:
         target = Target(url=None, api_key=None, model=None, socket=self._socket)
         self._names = target.names(max(row.users for row in rows))
         self._endpoints = await target.endpoints(self._names)
-        with _output(self._recording) as out:
+        with _alone(self._socket), _output(self._recording) as out:
             follower = self._follower = asyncio.create_task(self._follow(out))
             follower.add_done_callback(lambda _: self._came.set())
             try:
@@ -299,6 +300,17 @@ def _speed(before: Frame | None, now: Frame | None) -> float | None:
         return None
     start, end = before.counters.generated_tokens, now.counters.generated_tokens
     return None if start is None or end is None else (end - start) / (now.time - before.time)
+
+
+@contextmanager
+def _alone(socket: Path) -> Iterator[None]:
+    """One demonstration at a time on one engine. The system unlocks the file when its process ends."""
+    with socket.with_name(socket.name + ".demo").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DemoError("another demo runs on this engine; wait for its end") from None
+        yield
 
 
 @contextmanager

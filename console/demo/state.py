@@ -65,6 +65,7 @@ class DemoState:
 
     @property
     def running(self) -> bool:
+        """It has begun and not ended."""
         return bool(self.rows) and not self.ended
 
     def done(self, index: int) -> bool:

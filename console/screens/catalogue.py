@@ -15,6 +15,7 @@ LIVE = "live"
 PAGES = {
     "live": "console.screens.live:LivePage",
     "planner": "console.screens.planner:PlannerPage",
+    "demo": "console.screens.demo:DemoPage",
     "history": "console.screens.history:HistoryPage",
     "doctor": "console.screens.doctor:DoctorPage",
     "request": "console.screens.request:RequestPage",

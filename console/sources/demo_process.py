@@ -1,0 +1,76 @@
+"""A demonstration in a process of its own: its traffic must not wait for the screen, nor the screen for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from console.demo.state import Event
+from console.demo.wanted import Wanted
+from engine.paths import state_folder
+
+LONGEST_EVENT = 4 << 20
+"""Bytes of one line."""
+
+
+class DemoControl(Protocol):
+    """What the Demo page starts and stops."""
+
+    async def run(self, wanted: Wanted, folder: Path, tell: Callable[[Event], None]) -> None:
+        """Run one and tell its events; returns after its ``end``."""
+        ...
+
+    def stop(self) -> None:
+        """End it early; it gives the settings back and tells its ``end``."""
+        ...
+
+
+class DemoProcess:
+    """``python -m console.demo`` against the engine behind ``socket``.
+
+    It ends when its stdin closes, so also when this process dies; what it complains about goes to ``demo.log``.
+    """
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        return state_folder() / "demo.log"
+
+    async def run(self, wanted: Wanted, folder: Path, tell: Callable[[Event], None]) -> None:
+        process = self._process = self._start(wanted, folder)
+        reader = asyncio.StreamReader(limit=LONGEST_EVENT)
+        await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stdout)
+        ended = False
+        try:
+            while line := await reader.readline():
+                event: Event = json.loads(line)
+                ended = ended or event["event"] == "end"
+                tell(event)
+        finally:
+            self.stop()
+        code = await asyncio.to_thread(process.wait)
+        if not ended:
+            tell({"event": "end", "how": "failed", "text": f"the demo failed (exit {code}), see {self.log}"})
+
+    def _start(self, wanted: Wanted, folder: Path) -> subprocess.Popen[bytes]:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-P", "-m", "console.demo", "--socket", str(self._socket), "--output", str(folder)]
+        with self.log.open("wb") as log:
+            # A session of its own: ctrl+c and ctrl+z in the terminal are meant for the console.
+            return subprocess.Popen(
+                [*command, *wanted.arguments()], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def stop(self) -> None:
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
