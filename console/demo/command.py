@@ -108,9 +108,7 @@ def demo(
 
 
 def _announce(wanted: Wanted) -> None:
-    # Scenes need the engine's settings for their lengths, not for their number.
-    defaults = {"slots": 4, "context": 2048, "kv_tokens": 8192}
-    say(f"{in_words(wanted.rows(defaults, None))}; ctrl+c ends it, and your settings come back")
+    say(f"{in_words(wanted.expected())}; ctrl+c ends it, and your settings come back")
 
 
 def _ask(frame: object, yes: bool) -> None:

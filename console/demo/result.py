@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from console.demo.rows import Row
 from console.demo.watch import Watch
 from console.load.tally import Tally
 from engine.telemetry.windows import percentile
@@ -73,10 +72,10 @@ class Result:
     sentence: str = ""
 
 
-def result_of(row: Row, tally: Tally, watch: Watch, calls: Sequence[CallResult] = ()) -> Result:
+def result_of(tally: Tally, watch: Watch, calls: Sequence[CallResult] = ()) -> Result:
     """The numbers of a row so far."""
     open_calls = [call.open for call in calls if call.open is not None]
-    without_text = open_calls if row.calls else watch.without_text
+    without_text = open_calls or watch.without_text
     ttfts = [*tally.ttfts, *without_text]
     waits = [*watch.waits.values(), *(open_calls or watch.still_waiting)]
     gaps = list(tally.gaps)

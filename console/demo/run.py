@@ -56,7 +56,7 @@ class _Running:
     calls: list[CallResult]
 
     def result(self) -> Result:
-        return result_of(self.row, self.tally, self.watch, self.calls)
+        return result_of(self.tally, self.watch, self.calls)
 
 
 class DemoError(RuntimeError):

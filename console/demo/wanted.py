@@ -9,6 +9,7 @@ from console.demo.rows import MODES, MOST_USERS, SECONDS, USERS, WHO, Mode, Row,
 from console.demo.scenes import SCENES, scene_rows
 
 DEFAULT_WHO: tuple[Who, ...] = ("human", "agent")
+USUAL = {"slots": 4, "context": 2048, "kv_tokens": 8192, "queue": 16}
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,10 @@ class Wanted:
         if not self.scenes:
             return usual_rows(self.users, self.who, self.modes, self.seconds)
         return [row for name in self.scenes for row in scene_rows(name, settings, trained)]
+
+    def expected(self) -> list[Row]:
+        """As many rows, as long, without an engine to ask: a scene's settings decide its lengths alone."""
+        return self.rows(USUAL, None)
 
     def arguments(self) -> list[str]:
         """The flags that say the same."""

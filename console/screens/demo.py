@@ -31,8 +31,6 @@ ABOUT = (
     "Each row runs on this engine in one mode: serial, static or continuous, with the same people at the same times. "
     "Your settings come back at the end, however it ends."
 )
-USUAL = {"slots": 4, "context": 2048, "kv_tokens": 8192, "queue": 16}
-"""Scenes need an engine's settings for their lengths, not for their number."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +97,8 @@ class DemoPage(Page):
         size = min(58, cells - 25)
         for number, choice in enumerate(CHOICES):
             chosen = number == self._choice
-            seconds = total_seconds(choice.wanted.rows(USUAL, None))
-            count = len(choice.wanted.rows(USUAL, None))
+            expected = choice.wanted.expected()
+            seconds, count = total_seconds(expected), len(expected)
             length = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
             lines.append(
                 exact(

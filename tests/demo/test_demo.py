@@ -163,14 +163,17 @@ def test_the_settings_come_back_when_its_process_dies(server: RunningServer, end
     assert [event["how"] for event in rest if event["event"] == "end"] == ([] if end == "kill -9" else ["stopped"])
 
 
-def test_people_who_are_served_are_asked_for(server: RunningServer) -> None:
+@pytest.mark.parametrize(
+    ("flags", "words"), [([], "18 rows, about 7 min"), (["--scene", "all"], "10 rows, about 5 min")]
+)
+def test_people_who_are_served_are_asked_for(server: RunningServer, flags: list[str], words: str) -> None:
     server.runner.gate.clear()
     connection = server.raw_chat("forever")
     server.until(lambda frame: frame.running == 1)
     before = settings(server)
-    result = CliRunner().invoke(app, ["demo", "--socket", str(server.settings.socket)])
+    result = CliRunner().invoke(app, ["demo", *flags, "--socket", str(server.settings.socket)])
     assert result.exit_code == 2, result.output
-    assert "18 rows, about 7 min" in result.stderr
+    assert words in result.stderr
     assert "1 request of others runs or waits here" in result.stderr
     assert settings(server) == before
     connection.close()
