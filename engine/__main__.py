@@ -1,4 +1,5 @@
-"""``python -m engine``: the engine process. ``serve`` runs it, ``model`` fetches and describes models.
+"""``python -m engine``: the engine process. ``serve`` runs it, ``model`` fetches and describes models, ``measure``
+measures steps for a speed card.
 
 Exit codes: 0 ended well, 1 failed, 2 a bad setting or argument, 3 port or socket in use, 70 a step was wedged.
 """
@@ -128,6 +129,19 @@ def describe_model(source: str, as_json: bool) -> int:
     return OK
 
 
+def measure_steps(settings: StartSettings) -> int:
+    """Print what steps cost here as JSON; progress goes to stderr."""
+    from engine.measure import measure
+    from engine.model.errors import ModelError
+
+    try:
+        print(json.dumps(measure(settings, lambda text: print(f"slotdeck: {text}", file=sys.stderr, flush=True))))
+    except ModelError as error:
+        print(f"slotdeck: {error}", file=sys.stderr)
+        return FAILED
+    return OK
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="slotdeck", description=__doc__.split("\n\n")[0] if __doc__ else None)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -138,6 +152,7 @@ def main() -> int:
     info = actions.add_parser("info", help="what a model is and what memory it takes, without loading it")
     info.add_argument("source", nargs="?", default=None, help="smollm2, a folder, a .gguf file or a hub id")
     info.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
+    commands.add_parser("measure", help="measure steps of many kinds, without a server; prints JSON")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if arguments.command == "model" and arguments.action == "fetch":
@@ -149,6 +164,8 @@ def main() -> int:
         return USAGE
     if arguments.command == "model":
         return describe_model(arguments.source or settings.model, arguments.as_json)
+    if arguments.command == "measure":
+        return measure_steps(settings)
     return serve(settings)
 
 

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from console.cli.moments import FromOption, ToOption
 from console.load.command import SocketOption
+
+if TYPE_CHECKING:
+    from console.cli.plan_search import Search
 
 KvDtype = Literal["fp32", "bf16", "fp16", "int8"]
 MODEL, MACHINE, PEOPLE = "Which model (default: the one that runs)", "Which machine (default: this one)", "Which people"
+SEARCH = "Search by simulation (with --kind, or --from for recorded traffic; needs `slotdeck bench --card`)"
+MODES = ("continuous", "static", "serial")
+MOST_USERS = 200
+LEAST_CONTEXT, MOST_CONTEXT = 256, 1 << 20
+MOST_VERIFIED_SECONDS = 480.0
+"""The engine keeps its percentiles for ten minutes, and what was sent last is still answered after that."""
 
 
 def _option(flag: str, help_text: str, metavar: str, panel: str) -> typer.models.OptionInfo:
@@ -74,6 +84,33 @@ def plan(
     context_tokens: Annotated[
         int | None, _option("--context", "tokens of one conversation; default: what they need", "TOKENS", PEOPLE)
     ] = None,
+    kind: Annotated[
+        Literal["chat", "agent", "documents"] | None,
+        _option("--kind", "search settings for simulated traffic: chat, agent or documents", "KIND", SEARCH),
+    ] = None,
+    begin: FromOption = None,
+    end: ToOption = None,
+    ttft_p95: Annotated[
+        float | None, _option("--ttft-p95", "goal: 19 of 20 first tokens within, default 2", "SECONDS", SEARCH)
+    ] = None,
+    itl_p95: Annotated[
+        float | None, _option("--itl-p95", "goal: 19 of 20 gaps between tokens within, default 0.15", "SECONDS", SEARCH)
+    ] = None,
+    modes: Annotated[
+        str | None, _option("--modes", "ways of batching to try, default continuous", "LIST", SEARCH)
+    ] = None,
+    seconds: Annotated[
+        float | None, _option("--seconds", "of simulated traffic; default: 300 of chat, 90 to 120", "SECONDS", SEARCH)
+    ] = None,
+    seed: Annotated[int | None, _option("--seed", "of the simulated traffic, default 1", "N", SEARCH)] = None,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="serve the two best on a real engine of its own", rich_help_panel=SEARCH),
+    ] = False,
+    runs: Annotated[int | None, _option("--runs", "of each verification, default 1", "N", SEARCH)] = None,
+    recording: Annotated[
+        Path | None, _option("--record", "write the choice's simulation for `slotdeck replay`", "FILE", SEARCH)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON, nothing rounded")] = False,
     socket: SocketOption = None,
 ) -> None:
@@ -81,6 +118,9 @@ def plan(
 
     KV bytes per token = 2 x layers x kv heads x head dim x bytes per value. In flight = users x seconds of work for a
     turn / seconds from one turn to the next.
+
+    With --kind, or --from for what was recorded, the engine's own scheduler is run on a virtual clock instead, with
+    the speeds that `slotdeck bench --card` measured: hundreds of settings, and the one that keeps your goals.
     """
     from console.cli.admin import AdminClient
     from console.cli.exits import USAGE, fail
@@ -93,6 +133,27 @@ def plan(
 
     explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
     settings = check_settings(explicit)
+    search_flags = {
+        "--to": end, "--ttft-p95": ttft_p95, "--itl-p95": itl_p95, "--modes": modes, "--seconds": seconds,
+        "--seed": seed, "--verify": verify or None, "--runs": runs, "--record": recording,
+    }  # fmt: skip
+    if kind is not None or begin is not None:
+        wanted = _search(search_flags, kind=kind, begin=begin, users=users, context=context_tokens, as_json=as_json)
+        capacity_flags = {
+            "--model-config": model_config, "--model": model, "--layers": layers, "--kv-heads": kv_heads,
+            "--head-dim": head_dim, "--weights-size": weights_size, "--weights": weights, "--kv-dtype": kv_dtype,
+            "--gpu": gpu, "--utilisation": utilisation, "--memory": memory, "--prefill-speed": prefill_speed,
+            "--decode-speed": decode_speed, "--turn-seconds": turn_seconds, "--generate-seconds": generate_seconds,
+            "--prompt": prompt, "--answer": answer,
+        }  # fmt: skip
+        for flag in (name for name, value in capacity_flags.items() if value is not None):
+            fail(f"{flag} belongs to the arithmetic; --kind and --from take traffic and speed as they are", USAGE)
+        from console.cli.plan_search import plan_search
+
+        plan_search(wanted, AdminClient(settings.socket or default_socket()), settings)
+        return
+    for flag in (name for name, value in search_flags.items() if value is not None):
+        fail(f"{flag} belongs to --kind or --from", USAGE)
     asked = Asked(
         model_config=model_config,
         model=model,
@@ -120,3 +181,50 @@ def plan(
     except CapacityError as error:
         fail(str(error), USAGE)
     print(json.dumps(plan_json(made), indent=2, ensure_ascii=False) if as_json else "\n".join(plan_text(made)))
+
+
+def _search(
+    flags: dict[str, Any],
+    *,
+    kind: Literal["chat", "agent", "documents"] | None,
+    begin: str | None,
+    users: int | None,
+    context: int | None,
+    as_json: bool,
+) -> Search:
+    """The flags of a search, checked; a bad one ends the command with exit 2."""
+    from console.cli.exits import USAGE, fail
+    from console.cli.plan_search import Search
+    from engine.advice.planner import USERS
+    from engine.advice.search import Goals
+
+    modes = tuple((flags["--modes"] or MODES[0]).split(","))
+    for mode in modes:
+        if mode not in MODES:
+            fail(f"--modes is a list of {', '.join(MODES)}, not {flags['--modes']!r}", USAGE)
+    for flag in ("--ttft-p95", "--itl-p95", "--seconds", "--runs"):
+        if flags[flag] is not None and flags[flag] <= 0:
+            fail(f"{flag} must be above 0", USAGE)
+    if users is not None and not 1 <= users <= MOST_USERS:
+        fail(f"--users must be between 1 and {MOST_USERS}", USAGE)
+    if begin is not None and (kind is not None or users is not None or flags["--verify"] or flags["--seconds"]):
+        fail("--from takes the recorded traffic as it was: leave out --kind, --users, --seconds and --verify", USAGE)
+    if flags["--verify"] and (flags["--seconds"] or 0) > MOST_VERIFIED_SECONDS:
+        fail(f"--verify serves at most {MOST_VERIFIED_SECONDS:.0f} --seconds", USAGE)
+    if context is not None and not LEAST_CONTEXT <= context <= MOST_CONTEXT:
+        fail(f"--context must be between {LEAST_CONTEXT} and {MOST_CONTEXT} tokens", USAGE)
+    return Search(
+        kind=kind,
+        begin=begin,
+        end=flags["--to"],
+        users=USERS if users is None else users,
+        seconds=flags["--seconds"],
+        context=context,
+        goals=Goals(flags["--ttft-p95"] or Goals.ttft_p95, flags["--itl-p95"] or Goals.itl_p95),
+        modes=modes,
+        seed=1 if flags["--seed"] is None else flags["--seed"],
+        verify=bool(flags["--verify"]),
+        runs=flags["--runs"] or 1,
+        recording=flags["--record"],
+        as_json=as_json,
+    )

@@ -45,6 +45,12 @@ def bench(
         int, typer.Option("--requests", min=1, max=100, help="requests per user, one after another", metavar="N")
     ] = 2,
     seed: Annotated[int, typer.Option("--seed", help="of the prompts", metavar="N")] = 1,
+    card: Annotated[
+        bool,
+        typer.Option(
+            "--card", help="measure and save a speed card for `slotdeck plan` instead; takes some two minutes"
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of the table")] = False,
     output: Annotated[
         Path | None,
@@ -56,10 +62,16 @@ def bench(
     By default it starts a private engine, measures it, measures the most users on one slot too, and stops it; your
     running engine is not touched (but shares the machine: stop it for fair numbers).
 
+    With --card it measures what a step costs: alone in the engine, then through the server under load of several
+    kinds; and how near that is to what memory and arithmetic of this machine give.
+
     TTFT is from sending a request to its first text, ITL the gap between two pieces of text as they arrive, tok/s
     all generated tokens over the time from the first request sent to the last text. A refused request (503) is
     counted and not sent again. One warm-up request before everything is not counted.
     """
+    if card:
+        _card(context, settings, url=url, as_json=as_json, output=output)
+        return
     counts = _user_counts(users)
     explicit = merge_flags(context, settings, ENGINE_FLAGS)
     if url is None and api_key is not None:
@@ -100,6 +112,47 @@ def bench(
     print(document if as_json else report.as_text())
     if all(stage.generated_tokens == 0 for stage in report.stages):
         fail("no request was answered")
+
+
+def _card(
+    context: typer.Context, settings: dict[str, Any], *, url: str | None, as_json: bool, output: Path | None
+) -> None:
+    """Measure, save and print a speed card."""
+    explicit = merge_flags(context, settings, ENGINE_FLAGS)
+    if url is not None:
+        fail("--card measures steps from inside the engine; it cannot do that through --url", USAGE)
+    sets_up = ("model", "weights", "kv_dtype", "device", "threads")
+    for name in explicit:
+        if name not in sets_up:
+            fail(f"{SETTINGS[name].flag} is not part of a speed card, which measures with settings of its own", USAGE)
+    from console.cli.admin import AdminError
+    from console.cli.engine_process import EngineExitedError
+    from console.load.card import CARD_SETTINGS, measure_card
+    from console.load.card_report import card_text
+    from console.load.client import RequestFailedError
+    from engine.advice.speed_card import save_card
+    from engine.advice.step_model import StepModelError
+
+    wanted = check_settings(CARD_SETTINGS | explicit)
+    try:
+        measured = measure_card(wanted, say)
+        path = save_card(measured)
+        if output is not None:
+            output.write_text(measured.model_dump_json(indent=2) + "\n", "utf-8")
+    except (RequestFailedError, AdminError, StepModelError) as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"could not write {error.filename}: {error.strerror or error}")
+    except EngineExitedError as error:
+        for line in error.lines[-5:]:
+            say(line)
+        fail(f"the engine ended before it was measured (exit code {error.code})", FAILED)
+    except KeyboardInterrupt:
+        fail("stopped before the end; nothing was saved")
+    if as_json:
+        print(measured.model_dump_json(indent=2))
+    else:
+        print("\n".join([*card_text(measured), f"saved as {path}"]))
 
 
 def _user_counts(text: str) -> list[int]:

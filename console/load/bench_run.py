@@ -123,15 +123,15 @@ class _Runner:
 def private_engine(settings: StartSettings, say: Callable[[str], None]) -> Iterator[tuple[AdminClient, Frame]]:
     """An engine on a free loopback port with an admin socket of its own, stopped at the end.
 
-    It takes ``settings`` but for what concerns the user's own engine, and reads neither configuration nor
-    variables of the user. Raises EngineExitedError when it does not come up.
+    It takes ``settings`` but for what concerns the user's own engine, reads neither configuration nor variables of
+    the user, and records no history. Raises EngineExitedError when it does not come up.
     """
     with tempfile.TemporaryDirectory(prefix="slotdeck-bench-") as name:
         folder = Path(name)
         (folder / "config.toml").touch()
         admin = AdminClient(folder / "engine.sock", timeout=30)
         values = {key: value for key, value in settings.model_dump().items() if key not in NOT_OURS}
-        values |= {"host": "127.0.0.1", "port": 0, "socket": admin.path}
+        values |= {"host": "127.0.0.1", "port": 0, "socket": admin.path, "history_days": 0}
         variables = {setting.variable for setting in SETTINGS.values()}
         environment = {key: value for key, value in os.environ.items() if key not in variables}
         environment |= to_environment(values) | {ENVIRONMENT_PREFIX + "CONFIG": str(folder / "config.toml")}

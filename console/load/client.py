@@ -69,6 +69,8 @@ class Answer:
     text: str = ""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    """Of the prompt: found in the server's prefix cache."""
     finish_reason: str | None = None
 
     @property
@@ -199,6 +201,9 @@ def _take(document: Any, answer: Answer, now: float) -> bool:
     if isinstance(usage, dict):
         answer.prompt_tokens = usage.get("prompt_tokens", answer.prompt_tokens)
         answer.completion_tokens = usage.get("completion_tokens", answer.completion_tokens)
+        details = usage.get("prompt_tokens_details")
+        if isinstance(details, dict):
+            answer.cached_tokens = details.get("cached_tokens")
     carried = False
     for choice in document.get("choices") or ():
         answer.finish_reason = choice.get("finish_reason") or answer.finish_reason

@@ -44,6 +44,14 @@ def admin_router(context: ServerContext) -> APIRouter:
     async def past() -> Response:
         return Response(context.past.lines(), media_type="application/x-ndjson")
 
+    @router.get("/steps")
+    async def steps(request: Request) -> Response:
+        after = request.query_params.get("after", "0")
+        if not after.isascii() or not after.isdecimal():
+            raise _refused("after", "'after' must be the cursor of an earlier answer")
+        measured, cursor = engine.telemetry.steps.since(int(after[:18]))
+        return JSONResponse({"cursor": cursor, "steps": measured})
+
     @router.get("/settings")
     async def settings() -> Response:
         return JSONResponse(_settings(context))

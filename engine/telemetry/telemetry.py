@@ -17,6 +17,7 @@ from engine.telemetry.frame import CounterInfo, FrameEvent, WindowInfo
 from engine.telemetry.metrics import Metrics
 from engine.telemetry.refused import RefusedClients
 from engine.telemetry.request_log import RequestLog
+from engine.telemetry.step_log import StepLog
 from engine.telemetry.windows import Samples, percentile, percentiles
 
 log = logging.getLogger("slotdeck.engine")
@@ -65,6 +66,7 @@ class Telemetry:
         self.recent_ttft: deque[float] = deque(maxlen=20)
         self.metrics = Metrics()
         self.requests = RequestLog(clock, wall)
+        self.steps = StepLog()
         self.on_ended: Callable[[Event, float], None] | None = None
         """Called with each request's last event and the wall clock, in the thread that ended it; must not wait."""
 
@@ -134,6 +136,7 @@ class Telemetry:
                     self.metrics.itl.observe(row.request.gaps[-1])
         self.metrics.step.observe(seconds)
         self.requests.see_step(plan, seconds, now)
+        self.steps.see_step(plan, seconds, now)
 
     def observe(self, events: Iterable[Event]) -> None:
         """Count and log what the scheduler says happened."""

@@ -1,0 +1,273 @@
+"""`slotdeck plan --kind` and `--from`: hundreds of settings tried on simulated traffic, the best on a real engine."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from console.cli.admin import AdminClient, AdminError
+from console.cli.exits import FAILED, fail, say
+from console.cli.moments import time_range
+from engine.advice.recorded import simulate, users_of
+from engine.advice.search import BUDGETS, Found, Goals, Tried, search
+from engine.advice.simulated_frames import FrameMaker
+from engine.advice.simulator import Outcome, Simulator, User
+from engine.advice.speed_card import SpeedCard, SpeedCardError, find_card, newest_card
+from engine.advice.step_model import StepTimes
+from engine.advice.traffic import Traffic, TrafficKind, describe
+from engine.settings import BLOCK_SIZE, LiveSettings, StartSettings
+from engine.telemetry.frame import EngineInfo, Frame
+from engine.telemetry.history_file import RequestRecord
+
+if TYPE_CHECKING:
+    from console.load.verify import Measured
+
+SECONDS: dict[TrafficKind, float] = {"chat": 300.0, "agent": 90.0, "documents": 120.0}
+"""Of simulated traffic: long enough for everybody to have some turns."""
+POOL_SHARE = 0.8
+"""Part of the free memory that a searched pool may take."""
+NICE = 5
+"""The search gives way to an engine that serves."""
+SPARE = 1.25
+"""Slots are tried up to so many for each user."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything a worker needs. One of ``traffic`` and ``records`` is there."""
+
+    card: SpeedCard
+    base: LiveSettings
+    goals: Goals
+    traffic: Traffic | None
+    records: tuple[RequestRecord, ...]
+    context: int
+    most_slots: int
+    most_pool: int
+    modes: tuple[str, ...]
+    seed: int
+
+    def users(self) -> list[User]:
+        """Anew for each run: a script can be read only once."""
+        if self.traffic is None:
+            return users_of(self.records)
+        traffic = self.traffic
+        return [User(name, traffic.script(i), traffic.seconds) for i, name in enumerate(traffic.names())]
+
+    def run(self, settings: LiveSettings) -> Outcome:
+        return simulate(self.users(), settings, self.card, self.seed)
+
+
+def read_speed(admin: AdminClient) -> tuple[SpeedCard, Frame | None]:
+    """The card of the engine that runs, else the newest; a missing one ends the command."""
+    try:
+        frame = admin.running()
+    except AdminError as error:
+        say(f"{error}; planning without it")
+        frame = None
+    try:
+        return (newest_card() if frame is None else find_card(frame.engine)), frame
+    except SpeedCardError as error:
+        fail(str(error), FAILED)
+
+
+def base_of(frame: Frame | None) -> LiveSettings:
+    """The settings that are not searched: those of the engine that runs, else the defaults."""
+    if frame is None:
+        return LiveSettings()
+    limits = frame.limits
+    known = {name: value for name in LiveSettings.model_fields if (value := getattr(limits, name)) is not None}
+    return LiveSettings(**known | {"itl_target": 0})
+
+
+def most_pool(card: SpeedCard, frame: Frame | None) -> int:
+    """Tokens that the pool may take: what it has, and most of what is free beside it."""
+    import psutil
+
+    held = (frame.pool.total or 0) if frame is not None else 0
+    if card.device != "cpu":
+        return held or 1 << 20
+    return held + int(POOL_SHARE * psutil.virtual_memory().available / max(1, card.kv_bytes_per_token))
+
+
+def run_search(job: Job, budgets: Sequence[int] = BUDGETS) -> Found:
+    """Each budget in a process of its own, as many at once as there are cores."""
+    found = Found(job.goals)
+    workers = min(len(budgets), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    started = time.monotonic()
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_be_nice) as pool:
+        waiting = {pool.submit(_search_budget, job, budget): budget for budget in budgets}
+        for done in as_completed(waiting):
+            part = done.result()
+            found.tried += part.tried
+            found.simulated += part.simulated
+            found.refusing += part.refusing
+            found.requests += part.requests
+            say(
+                f"budget {waiting[done]}: {len(part.tried) + part.refusing} settings, {part.simulated} runs, "
+                f"{time.monotonic() - started:.0f} s"
+            )
+    found.tried.sort(key=lambda tried: tried.settings.budget)
+    return found
+
+
+def _be_nice() -> None:
+    os.nice(NICE)
+
+
+def _search_budget(job: Job, budget: int) -> Found:
+    return search(
+        job.run,
+        job.base,
+        goals=job.goals,
+        context=job.context,
+        most_slots=job.most_slots,
+        most_pool=job.most_pool,
+        budgets=(budget,),
+        modes=job.modes,
+    )
+
+
+def context_of(records: Sequence[RequestRecord]) -> int:
+    """What the longest recorded request needs, in whole blocks."""
+    longest = max(((record.prompt_tokens or 0) + (record.output_tokens or 0) for record in records), default=0)
+    return max(64, -(-longest // BLOCK_SIZE) * BLOCK_SIZE)
+
+
+def write_recording(job: Job, settings: LiveSettings, path: Path) -> int:
+    """One run as frames for `slotdeck replay`; gives how many. Raises OSError."""
+    from console.sources.recording import write_frames
+
+    card = job.card
+    info = EngineInfo(
+        model=card.model, weights=card.weights, kv_dtype=card.kv_dtype, device=card.device, threads=card.threads,
+        kernels=card.kernels, weight_bytes=card.weight_bytes,
+        notes=(f"simulated with speeds measured on {time.strftime('%Y-%m-%d %H:%M', time.localtime(card.measured))}",),
+    )  # fmt: skip
+    maker = FrameMaker(info, time.time(), (card.kv_bytes_per_token, 0))
+    Simulator(settings, StepTimes(card.served, job.seed), card.edge, watcher=maker).run(job.users())
+    return write_frames(path, maker.frames)
+
+
+def verify_one(job: Job, tried: Tried, start: StartSettings, times: int) -> list[Measured]:
+    """Serve the same traffic on a real engine, ``times`` times. A failure ends the command."""
+    from console.cli.engine_process import EngineExitedError
+    from console.load.client import RequestFailedError
+    from console.load.verify import verify
+
+    assert job.traffic is not None
+    settings = tried.settings
+    changes = {name: getattr(settings, name) for name in ("slots", "context", "queue", "budget", "kv_tokens", "mode")}
+    wanted = start.model_copy(update=changes)
+    try:
+        return [verify(wanted, job.traffic, job.card.wording, say) for _ in range(times)]
+    except (RequestFailedError, AdminError) as error:
+        fail(str(error), FAILED)
+    except EngineExitedError as error:
+        for line in error.lines[-5:]:
+            say(line)
+        fail("the engine to verify with ended before it served", FAILED)
+
+
+@dataclass(frozen=True)
+class Search:
+    """What the flags said."""
+
+    kind: TrafficKind | None
+    begin: str | None
+    end: str | None
+    users: int
+    seconds: float | None
+    context: int | None
+    goals: Goals
+    modes: tuple[str, ...]
+    seed: int
+    verify: bool
+    runs: int
+    recording: Path | None
+    as_json: bool
+
+
+def plan_search(wanted: Search, admin: AdminClient, start: StartSettings) -> None:
+    """Search, print, and where it is wanted verify. Ends the command with a sentence when something is missing."""
+    from console.cli.plan_search_report import search_json, search_text, verify_text
+
+    card, frame = read_speed(admin)
+    job, traffic = _job(wanted, card, frame)
+    started = time.monotonic()
+    found = run_search(job)
+    seconds = time.monotonic() - started
+    choice = found.choice
+    if choice is None:
+        fail(f"the pool that fits in memory cannot hold one context of {job.context} tokens", FAILED)
+    if not wanted.as_json:
+        print("\n".join(search_text(found, card, traffic, seconds)), flush=True)
+    if wanted.recording is not None:
+        try:
+            count = write_recording(job, choice.settings, wanted.recording)
+        except OSError as error:
+            fail(f"could not write {wanted.recording}: {error.strerror or error}", FAILED)
+        say(f"{count} simulated frames in {wanted.recording}; watch them with `slotdeck replay {wanted.recording}`")
+    verified: dict[str, Sequence[Measured]] = {}
+    if wanted.verify:
+        for title, tried in (("choice", choice), ("runner-up", found.runner_up)):
+            if tried is None:
+                continue
+            verified[title] = verify_one(job, tried, start, wanted.runs)
+            if not wanted.as_json:
+                print("\n".join(["", *verify_text(title, tried, verified[title])]), flush=True)
+    if wanted.as_json:
+        print(json.dumps(search_json(found, card, traffic, verified), indent=2, ensure_ascii=False))
+
+
+def _job(wanted: Search, card: SpeedCard, frame: Frame | None) -> tuple[Job, str]:
+    """The job, and its traffic in words."""
+    base = base_of(frame)
+    traffic: Traffic | None = None
+    records: list[RequestRecord] = []
+    if wanted.kind is not None:
+        context = wanted.context or base.context
+        traffic = Traffic(wanted.kind, wanted.users, wanted.seconds or SECONDS[wanted.kind], context, wanted.seed)
+        words, users = describe(traffic), wanted.users
+    else:
+        records, words = _recorded(wanted)
+        context = max(wanted.context or 0, context_of(records))
+        users = len(users_of(records))
+    job = Job(
+        card=card,
+        base=base,
+        goals=wanted.goals,
+        traffic=traffic,
+        records=tuple(records),
+        context=context,
+        most_slots=max(2, int(SPARE * users)),
+        most_pool=max(context, min(most_pool(card, frame), 2 * users * context)),
+        modes=wanted.modes,
+        seed=wanted.seed,
+    )
+    return job, words
+
+
+def _recorded(wanted: Search) -> tuple[list[RequestRecord], str]:
+    from console.cli.history import open_history
+    from engine.telemetry.history import HistoryError
+
+    history = open_history()
+    begin, end = time_range(wanted.begin, wanted.end, time.time())
+    try:
+        records = history.requests(begin, end)
+    except HistoryError as error:
+        fail(str(error), FAILED)
+    users = users_of(records)
+    if not users:
+        fail("no request that was answered is recorded in that time", FAILED)
+    names = {user.name for user in users}
+    shown = " to ".join(time.strftime("%a %H:%M", time.localtime(moment)) for moment in (begin, end))
+    return records, f"{len(records)} requests of {len(names)} users as recorded, {shown}; refused ones are not recorded"

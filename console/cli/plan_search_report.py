@@ -1,0 +1,198 @@
+"""A search as plain text of 80 columns, and as JSON."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from engine.advice.search import Found, Goals, Tried
+from engine.advice.speed_card import SpeedCard
+
+if TYPE_CHECKING:
+    from console.load.verify import Measured
+
+COLUMNS = 80
+SHOWN = 8
+COMPARED = (
+    ("TTFT p95", "ttft_p95", True),
+    ("ITL p95", "itl_p95", True),
+    ("tokens/s", "tokens_per_second", False),
+)
+
+
+def search_text(found: Found, card: SpeedCard, traffic: str, seconds: float) -> list[str]:
+    """What was tried, what is best, and why."""
+    goals = found.goals
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(card.measured))
+    lines = _wrapped("traffic  ", traffic)
+    lines += _wrapped(
+        "speed    ",
+        f"{card.model} {card.weights}, KV {card.kv_dtype}, {card.device}, {card.threads} threads, measured {when}",
+    )
+    lines += _wrapped("goals    ", f"{goals_words(goals)}, nobody preempted, nobody refused")
+    requests = found.requests
+    lines += _wrapped(
+        "tried    ",
+        f"{len(found.tried) + found.refusing} settings with {found.simulated} runs ({requests:,} requests in "
+        f"{seconds:.0f} s); the others cannot differ from one of those"
+        + (f", or are sure to refuse somebody ({found.refusing})" if found.refusing else ""),
+    )
+    lines += ["", "the frontier: no other setting is better in everything"]
+    lines.append(f"  {'slots':>5} {'budget':>6} {'queue':>5} {'context':>7} {'pool':>6}  {_HEAD}")
+    choice = found.choice
+    frontier = found.frontier()
+    shown = frontier[:SHOWN]
+    if choice is not None and choice not in shown:
+        shown = [choice, *shown[: SHOWN - 1]]
+    lines += [_row(tried, tried is choice) for tried in shown]
+    if len(frontier) > len(shown):
+        lines.append(f"  and {len(frontier) - len(shown)} more; --json has them all")
+    if choice is not None:
+        lines.append("")
+        lines += _wrapped("choice   ", f"{setting_words(choice)}: {why(found)}")
+        lines += [_wrapped("         ", text)[0] for text in neighbours(found)]
+        settings = choice.settings
+        mode = "" if settings.mode == "continuous" else f" --mode {settings.mode}"
+        lines += [
+            "",
+            f"slotdeck serve --slots {settings.slots} --context {settings.context} --queue {settings.queue} \\",
+        ]
+        lines.append(f"  --budget {settings.budget} --kv-tokens {settings.kv_tokens}{mode}")
+    return lines
+
+
+_HEAD = f"{'TTFT p95':>8} {'ITL p95':>8} {'tok/s':>6} {'preempt':>7} {'503':>4}"
+
+
+def _row(tried: Tried, chosen: bool) -> str:
+    s = tried.settings
+    rate = "–" if tried.tokens_per_second is None else f"{tried.tokens_per_second:.1f}"
+    mode = "" if s.mode == "continuous" else f" {s.mode}"
+    return (
+        f"{'>' if chosen else ' '} {s.slots:>5} {s.budget:>6} {s.queue:>5} {s.context:>7} {s.kv_tokens:>6}  "
+        f"{duration(tried.ttft_p95):>8} {duration(tried.itl_p95):>8} {rate:>6} {tried.preemptions:>7} "
+        f"{tried.refused:>4}{mode}"
+    )
+
+
+def goals_words(goals: Goals) -> str:
+    return f"TTFT p95 {duration(goals.ttft_p95)}, ITL p95 {duration(goals.itl_p95)}"
+
+
+def setting_words(tried: Tried) -> str:
+    s = tried.settings
+    return f"slots {s.slots}, budget {s.budget}, queue {s.queue}, context {s.context}, pool {s.kv_tokens}"
+
+
+def why(found: Found) -> str:
+    """One sentence."""
+    choice, goals = found.choice, found.goals
+    assert choice is not None
+    misses = choice.misses(goals)
+    if misses:
+        return (
+            f"no setting keeps all goals; this one comes nearest, with TTFT p95 {duration(choice.ttft_p95)} and ITL "
+            f"p95 {duration(choice.itl_p95)}, and misses {' and '.join(misses)}"
+        )
+    spare = 1 - choice.score(goals)
+    return (
+        f"{len(found.kept)} settings keep all goals; this one leaves {spare:.0%} of the tighter goal, and of those as "
+        "good it is the smallest"
+    )
+
+
+def neighbours(found: Found) -> list[str]:
+    """What one step to either side would do, for slots and budget."""
+    choice = found.choice
+    assert choice is not None
+    lines = []
+    for name in ("slots", "budget"):
+        mine = getattr(choice.settings, name)
+        for step in (-1, 1):
+            values = sorted({getattr(tried.settings, name) for tried in found.tried})
+            place = values.index(mine) + step
+            if not 0 <= place < len(values):
+                continue
+            other = _nearest(found, choice, name, values[place])
+            if other is not None:
+                lines.append(
+                    f"{name} {values[place]}: TTFT p95 {duration(other.ttft_p95)}, ITL p95 {duration(other.itl_p95)}"
+                    + (f", {other.preemptions} preempted" if other.preemptions else "")
+                    + (f", {other.refused} refused" if other.refused else "")
+                )
+    return lines
+
+
+def _nearest(found: Found, choice: Tried, name: str, value: int) -> Tried | None:
+    """The setting that differs in ``name`` alone, with the pool that comes nearest."""
+    want = choice.settings
+    same = [
+        tried
+        for tried in found.tried
+        if getattr(tried.settings, name) == value
+        and all(
+            getattr(tried.settings, other) == getattr(want, other)
+            for other in ("slots", "budget", "queue", "context", "mode")
+            if other != name
+        )
+    ]
+    return min(same, key=lambda tried: abs(tried.settings.kv_tokens - want.kv_tokens), default=None)
+
+
+def verify_text(title: str, tried: Tried, measured: Sequence[Measured]) -> list[str]:
+    """Predicted beside measured; of several runs the medians, with their range."""
+    lines = [f"{title}: {setting_words(tried)}", f"  {'':<10} {'predicted':>10} {'measured':>10} {'off by':>7}  runs"]
+    for label, name, is_time in COMPARED:
+        predicted = getattr(tried, name)
+        values = [value for one in measured if (value := getattr(one, name)) is not None]
+        show = duration if is_time else _rate
+        got = median(values) if values else None
+        off = "–" if got is None or not predicted else f"{predicted / got - 1:+.0%}"
+        runs = f"{show(min(values))} to {show(max(values))}" if len(values) > 1 else str(len(values))
+        lines.append(f"  {label:<10} {show(predicted):>10} {show(got):>10} {off:>7}  {runs}")
+    counts = [(one.preemptions, one.rejected) for one in measured]
+    lines.append(
+        f"  {'preempted':<10} {tried.preemptions:>10} {median(pair[0] for pair in counts):>10.0f}\n"
+        f"  {'503':<10} {tried.refused:>10} {median(pair[1] for pair in counts):>10.0f}"
+    )
+    return lines
+
+
+def search_json(found: Found, card: SpeedCard, traffic: str, verified: dict[str, Sequence[Measured]]) -> dict[str, Any]:
+    """Everything, nothing rounded."""
+    return {
+        "traffic": traffic,
+        "speed_card": card.key,
+        "goals": asdict(found.goals),
+        "tried": len(found.tried) + found.refusing,
+        "sure_to_refuse": found.refusing,
+        "simulated": found.simulated,
+        "choice": None if found.choice is None else tried_json(found.choice),
+        "runner_up": None if found.runner_up is None else tried_json(found.runner_up),
+        "frontier": [tried_json(tried) for tried in found.frontier()],
+        "verified": {name: [asdict(one) for one in runs] for name, runs in verified.items()},
+    }
+
+
+def tried_json(tried: Tried) -> dict[str, Any]:
+    values = asdict(tried)
+    values["settings"] = tried.settings.model_dump()
+    return values
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def _rate(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    return textwrap.wrap(text, COLUMNS, initial_indent=head, subsequent_indent=" " * 9, break_on_hyphens=False)

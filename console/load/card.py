@@ -1,0 +1,208 @@
+"""Measures a speed card: steps alone in the engine's own process, then whole periods of steps through a real server
+under load. What a person waits for is the second; what the machine could do is seen in the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import isnan
+from statistics import median
+from typing import Any
+
+import httpx
+import numpy as np
+
+from console.cli.admin import AdminClient
+from console.cli.engine_process import ENGINE_COMMAND, EngineExitedError
+from console.load.bench_run import private_engine
+from console.load.client import Endpoint, discover, make_client
+from console.load.machine import describe_machine
+from console.load.scripted import measure_wording, play, scripts_of
+from engine.advice.simulator import Edge
+from engine.advice.speed_card import Limit, SpeedCard, Wording
+from engine.advice.step_model import StepModel, fit, not_negative
+from engine.advice.traffic import Traffic, TrafficKind
+from engine.settings import SETTINGS, StartSettings, to_environment
+from engine.telemetry.frame import Frame
+from engine.telemetry.step_log import StepSample, StepWork, read_samples
+
+Say = Callable[[str], None]
+POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One kind of load on the card's own engine."""
+
+    kind: TrafficKind
+    users: int
+    budget: int
+    seconds: float
+
+
+CONTEXT = 1024
+PHASES = (
+    Phase("agent", 1, 64, 10),
+    Phase("agent", 3, 64, 10),
+    Phase("documents", 4, 128, 10),
+    Phase("agent", 8, 256, 12),
+    Phase("agent", 20, 32, 14),
+)
+"""One stream, a few, many; short and long prompts; small and large budgets: enough to tell the prices apart."""
+CARD_SETTINGS = {"slots": 20, "context": CONTEXT, "queue": 64, "mode": "continuous"}
+
+
+@dataclass
+class Served:
+    """What was measured through the server."""
+
+    samples: list[StepSample] = field(default_factory=list)
+    alone: list[StepSample] = field(default_factory=list)
+    """Those of the phase with one user."""
+    intakes: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Request id to prompt tokens and seconds of intake."""
+    frame: Frame | None = None
+    wording: Wording | None = None
+
+
+def measure_card(settings: StartSettings, say: Say) -> SpeedCard:
+    """Takes one to two minutes. Raises EngineExitedError, RequestFailedError, BusyError and AdminError."""
+    facts = _alone(settings, say)
+    served = Served()
+    with private_engine(settings, say) as (admin, frame):
+        asyncio.run(_serve(admin, frame, served, say))
+    assert served.frame is not None
+    assert served.wording is not None
+    alone = [StepSample(StepWork(*work), 0.0, seconds, 0.0) for work, seconds in facts["steps"]]
+    return SpeedCard(
+        measured=time.time(),
+        machine=describe_machine(),
+        **{name: facts[name] for name in SpeedCard.model_fields if name in facts and name not in _LIMITS},
+        memory=Limit(**facts["memory"]),
+        arithmetic=Limit(**facts["arithmetic"]),
+        overhead=_overhead(served.alone, 1 / facts["decode_per_second"]),
+        alone=fit_few(alone),
+        served=fit(served.samples),
+        edge=edge_of(served.alone, list(served.intakes.values())),
+        wording=served.wording,
+    )
+
+
+_LIMITS = ("memory", "arithmetic")
+
+
+def fit_few(samples: Sequence[StepSample]) -> StepModel:
+    """As :func:`fit`, of a few steps that are medians already."""
+    return fit([*samples] * (1 + 50 // max(1, len(samples))))
+
+
+def _alone(settings: StartSettings, say: Say) -> dict[str, Any]:
+    """The JSON of ``python -m engine measure``. Raises EngineExitedError."""
+    wanted = ("model", "weights", "kv_dtype", "device", "threads", "budget")
+    values = {name: getattr(settings, name) for name in wanted}
+    variables = {setting.variable for setting in SETTINGS.values()}
+    environment = {key: value for key, value in os.environ.items() if key not in variables}
+    environment |= to_environment(values) | {"SLOTDECK_CONFIG": os.devnull}
+    process = subprocess.Popen(
+        [*ENGINE_COMMAND, "measure"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    lines: list[str] = []
+    assert process.stderr is not None
+    try:
+        for line in process.stderr:
+            lines.append(line.rstrip())
+            if line.startswith("slotdeck: "):
+                say(line.rstrip().removeprefix("slotdeck: "))
+        output = process.communicate()[0]
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    if process.returncode != 0:
+        raise EngineExitedError(process.returncode, lines)
+    facts: dict[str, Any] = json.loads(output)
+    facts["steps"] = [(work, seconds) for work, seconds in facts["steps"] if not isnan(seconds)]
+    return facts
+
+
+async def _serve(admin: AdminClient, frame: Frame, served: Served, say: Say) -> None:
+    url = frame.engine.url or ""
+    most = max(phase.users for phase in PHASES)
+    served.frame = frame
+    async with make_client(url, most) as client:
+        base = await discover(client, url, None, None)
+        say("measuring how many tokens words become")
+        served.wording = await measure_wording(client, base)
+        cursor = _steps(admin, 0)[1]
+        for number, phase in enumerate(PHASES):
+            traffic = Traffic(phase.kind, phase.users, phase.seconds, CONTEXT, seed=number + 1)
+            say(f"{phase.users} x {phase.kind}, budget {phase.budget}, {phase.seconds:.0f} s")
+            changes = {"changes": {"budget": phase.budget}, "source": "bench"}
+            await asyncio.to_thread(admin.call, "PATCH", "/admin/settings", changes)
+            found, cursor = await _phase(admin, client, base, traffic=traffic, served=served, cursor=cursor)
+            served.samples += found
+            if phase.users == 1:
+                served.alone += found
+
+
+async def _phase(
+    admin: AdminClient, client: httpx.AsyncClient, base: Endpoint, *, traffic: Traffic, served: Served, cursor: int
+) -> tuple[list[StepSample], int]:
+    endpoints = await guests(admin, base, traffic.names())
+    assert served.wording is not None
+    task = asyncio.create_task(
+        play(client, endpoints, scripts_of(traffic), seconds=traffic.seconds, wording=served.wording, seed=traffic.seed)
+    )
+    found: list[StepSample] = []
+    while not task.done():
+        await asyncio.wait({task}, timeout=POLL_SECONDS)
+        frame = await asyncio.to_thread(admin.frame)
+        for slot in frame.slots:
+            if slot.request_id is not None and slot.prompt_tokens is not None and slot.intake is not None:
+                served.intakes[slot.request_id] = (slot.prompt_tokens, slot.intake)
+        fresh, cursor = await asyncio.to_thread(_steps, admin, cursor)
+        found += fresh
+    await task
+    return found, cursor
+
+
+async def guests(admin: AdminClient, base: Endpoint, names: Sequence[str]) -> list[Endpoint]:
+    """The endpoint as each of these users sees it, with a key of its own."""
+    minted = await asyncio.to_thread(admin.call, "POST", "/admin/guest-keys", {"labels": list(names)})
+    return [replace(base, api_key=minted["keys"][name]) for name in names]
+
+
+def _steps(admin: AdminClient, cursor: int) -> tuple[list[StepSample], int]:
+    answer = admin.call("GET", f"/admin/steps?after={cursor}")
+    return read_samples(answer["steps"]), int(answer["cursor"])
+
+
+def _overhead(samples: Sequence[StepSample], decode: float) -> float:
+    """Part of a served step of one stream that the runner alone would not take."""
+    periods = [
+        sample.seconds + sample.between
+        for sample in samples
+        if sample.between is not None and sample.work.decodes == 1 and not sample.work.prefill_tokens
+    ]
+    return max(0.0, 1 - decode / median(periods)) if periods else 0.0
+
+
+def edge_of(samples: Sequence[StepSample], intakes: Sequence[tuple[int, float]]) -> Edge:
+    """From the steps of one user who never pauses, and what intake took for prompts of some lengths."""
+    if not intakes:
+        return Edge()
+    lengths = np.array([(1.0, tokens) for tokens, _ in intakes])
+    base, per_token = map(float, not_negative(lengths, np.array([seconds for _, seconds in intakes])))
+    pauses = [
+        later.ended - later.seconds - before.ended for before, later in pairwise(samples) if later.between is None
+    ]
+    typical = median(seconds for _, seconds in intakes)
+    turnaround = max(0.0, median(pauses) - typical) if pauses else Edge().turnaround
+    return Edge(intake=base, intake_token=per_token, turnaround=turnaround)

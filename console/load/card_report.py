@@ -1,0 +1,59 @@
+"""A speed card as plain text of 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+
+from console.load.machine import machine_line
+from engine.advice.speed_card import SpeedCard, what_binds
+
+COLUMNS = 80
+
+
+def card_text(card: SpeedCard) -> list[str]:
+    """What was measured, what binds, and what a step costs."""
+    edge = card.edge
+    computes = f"{card.device}, {card.threads} threads, {card.kernels} kernels"
+    lines = _wrapped("machine  ", machine_line(card.machine))
+    lines += _wrapped("engine   ", f"{card.model} {card.weights}, KV {card.kv_dtype}, {computes}")
+    lines += [
+        f"prefill  {card.prefill_per_second:.0f} tokens/s, one prompt alone, {card.prefill_chunk} tokens a step",
+        f"decode   {card.decode_per_second:.1f} tokens/s, one stream alone",
+    ]
+    for sentence in what_binds(card):
+        lines += _wrapped("binds    ", sentence)
+    lines += ["", f"milliseconds of a step    {'alone':>8} {'served':>8}"]
+    for label, name, times in _PRICES:
+        alone, served = (1000 * times * getattr(model, name) for model in (card.alone, card.served))
+        lines.append(f"  {label:<24}{alone:>8.2f} {served:>8.2f}")
+    lines += _wrapped(
+        "spread   ",
+        f"half of all steps take {_half(card.served.spread)} of that, those with prefill "
+        f"{_half(card.served.prefill_spread)}",
+    )
+    lines += _wrapped(
+        "intake   ",
+        f"{1000 * edge.intake:.1f} ms + {1e6 * edge.intake_token:.1f} µs per token; a client that does not pause asks "
+        f"again after {1000 * edge.turnaround:.0f} ms",
+    )
+    return lines
+
+
+_PRICES = (
+    ("any step", "step", 1),
+    ("each stream", "decode", 1),
+    ("100 prefill tokens", "prefill_token", 100),
+    ("each prompt in it", "prefill_row", 1),
+    ("each first token", "first_token", 1),
+    ("1000 tokens read by decode", "decode_context", 1000),
+    ("100 x 1000 by prefill", "prefill_context", 100_000),
+)
+
+
+def _half(spread: tuple[float, ...]) -> str:
+    quarter = len(spread) // 4
+    return f"{spread[quarter] - 1:+.0%} to {spread[-1 - quarter] - 1:+.0%}"
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    return textwrap.wrap(text, COLUMNS, initial_indent=head, subsequent_indent=" " * 9, break_on_hyphens=False)

@@ -1,0 +1,141 @@
+"""Plays scripted traffic (``engine/advice/traffic.py``) at a real server: as many tokens, at those times, with the
+same pauses as the simulator is given. What is said means nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import httpx
+
+from console.load.client import Answer, BusyError, Endpoint, Message, RequestFailedError, chat
+from console.load.prompts import WORDS
+from engine.advice.speed_card import Wording
+from engine.advice.traffic import Traffic, Turn
+
+TEMPERATURE = 0.7
+"""As the clients of people send; greedy answers repeat themselves."""
+BUSY_TRIES = 5
+"""Sends of one message before it is given up."""
+FEW_WORDS, MANY_WORDS = 20, 220
+
+
+@dataclass
+class Played:
+    """What came of it. ``started`` and ``ended`` are monotonic seconds: the begin of the traffic, and its last text."""
+
+    started: float
+    ended: float = 0.0
+    answers: list[Answer] = field(default_factory=list)
+    rejected: int = 0
+    gave_up: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+
+
+async def measure_wording(client: httpx.AsyncClient, endpoint: Endpoint) -> Wording:
+    """Ask the server how many tokens some words are. Raises RequestFailedError and BusyError."""
+    rng = random.Random("wording")
+
+    async def prompt_tokens(*counts: int) -> int:
+        messages: list[Message] = []
+        for index, count in enumerate(counts):
+            role = "user" if index % 2 == 0 else "assistant"
+            messages.append({"role": role, "content": _text(rng, count)})
+        answer = await chat(client, endpoint, messages, max_tokens=1, temperature=0)
+        if answer.prompt_tokens is None:
+            raise RequestFailedError("usage", "this server does not say how many tokens a prompt has")
+        return answer.prompt_tokens
+
+    few = await prompt_tokens(FEW_WORDS)
+    many = await prompt_tokens(MANY_WORDS)
+    three = await prompt_tokens(FEW_WORDS, FEW_WORDS, FEW_WORDS)
+    per_word = (many - few) / (MANY_WORDS - FEW_WORDS)
+    return Wording(
+        base=few - FEW_WORDS * per_word,
+        per_word=per_word,
+        per_message=(three - few) / 2 - FEW_WORDS * per_word,
+    )
+
+
+async def play(
+    client: httpx.AsyncClient,
+    endpoints: Sequence[Endpoint],
+    scripts: Sequence[Sequence[Turn]],
+    *,
+    seconds: float,
+    wording: Wording,
+    seed: int,
+) -> Played:
+    """Let one user follow each script, each at its own endpoint, for ``seconds``; what was sent by then is answered."""
+    played = Played(started=time.monotonic())
+    async with asyncio.TaskGroup() as group:
+        for number, (endpoint, script) in enumerate(zip(endpoints, scripts, strict=True)):
+            user = _User(client, endpoint, wording, played, random.Random(f"{seed}/words/{number}"))
+            group.create_task(user.follow(script, seconds))
+    played.ended = max((answer.last or 0.0 for answer in played.answers), default=time.monotonic())
+    return played
+
+
+def scripts_of(traffic: Traffic, most_turns: int = 2000) -> list[list[Turn]]:
+    """The turns of all users, as many as anybody may need."""
+    return [
+        [turn for turn, _ in zip(traffic.script(user), range(most_turns), strict=False)]
+        for user in range(traffic.users)
+    ]
+
+
+@dataclass
+class _User:
+    client: httpx.AsyncClient
+    endpoint: Endpoint
+    wording: Wording
+    played: Played
+    rng: random.Random
+
+    async def follow(self, script: Sequence[Turn], seconds: float) -> None:
+        messages: list[Message] = []
+        for turn in script:
+            if time.monotonic() - self.played.started + turn.think > seconds:
+                return
+            await asyncio.sleep(turn.think)
+            if turn.fresh:
+                messages = []
+            text = _text(self.rng, self.wording.words(turn.message, fresh=turn.fresh))
+            messages.append({"role": "user", "content": text})
+            answer = await self._ask(messages, turn)
+            messages.append({"role": "assistant", "content": answer.text if answer is not None else "…"})
+
+    async def _ask(self, messages: list[Message], turn: Turn) -> Answer | None:
+        for attempt in range(1, BUSY_TRIES + 1):
+            try:
+                answer = await chat(
+                    self.client,
+                    self.endpoint,
+                    messages,
+                    max_tokens=turn.answer,
+                    extra={"min_tokens": turn.answer},
+                    temperature=TEMPERATURE,
+                    seed=self.rng.getrandbits(31),
+                )
+            except BusyError as busy:
+                self.played.rejected += 1
+                if attempt < BUSY_TRIES:
+                    await asyncio.sleep(busy.retry_after or 1.0)
+            except RequestFailedError as error:
+                self.played.errors[error.kind] += 1
+                await asyncio.sleep(1.0)
+                return None
+            else:
+                self.played.answers.append(answer)
+                return answer
+        self.played.gave_up += 1
+        return None
+
+
+def _text(rng: random.Random, words: int) -> str:
+    return " ".join(rng.choices(WORDS, k=words))

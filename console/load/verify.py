@@ -1,0 +1,72 @@
+"""The truth of a prediction: the same scripted traffic on a real engine of its own, measured by that engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from console.load.bench_run import private_engine
+from console.load.card import guests
+from console.load.client import discover, make_client
+from console.load.scripted import play, scripts_of
+from engine.advice.speed_card import Wording
+from engine.advice.traffic import Traffic
+from engine.settings import StartSettings
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the engine measured over the whole run. Times in seconds; ``None`` without samples."""
+
+    ttft_p50: float | None
+    ttft_p95: float | None
+    itl_p50: float | None
+    itl_p95: float | None
+    tokens_per_second: float | None
+    requests: int
+    rejected: int
+    preemptions: int
+    cached_tokens: int
+    seconds: float
+
+
+MOST_SECONDS = 540.0
+"""Longer runs would leave the ten minutes over which the engine keeps its percentiles."""
+
+
+def verify(settings: StartSettings, traffic: Traffic, wording: Wording, say: Callable[[str], None]) -> Measured:
+    """Serve ``traffic`` once with ``settings``. Raises what :mod:`console.load.client` and the engine's start raise."""
+    with private_engine(settings, say) as (admin, frame):
+
+        async def run() -> Measured:
+            url = frame.engine.url or ""
+            async with make_client(url, traffic.users) as client:
+                base = await discover(client, url, None, None)
+                endpoints = await guests(admin, base, traffic.names())
+                say(f"{traffic.users} x {traffic.kind} for {traffic.seconds:.0f} s")
+                played = await play(
+                    client,
+                    endpoints,
+                    scripts_of(traffic),
+                    seconds=traffic.seconds,
+                    wording=wording,
+                    seed=traffic.seed,
+                )
+            last = await asyncio.to_thread(admin.frame)
+            generated, seconds = last.counters.generated_tokens or 0, played.ended - played.started
+            window = last.ten_minutes
+            return Measured(
+                ttft_p50=window.ttft_p50,
+                ttft_p95=window.ttft_p95,
+                itl_p50=window.itl_p50,
+                itl_p95=window.itl_p95,
+                tokens_per_second=generated / seconds if seconds > 0 else None,
+                requests=last.counters.finished or 0,
+                rejected=last.counters.rejected or 0,
+                preemptions=last.counters.preemptions or 0,
+                cached_tokens=last.counters.cached_tokens or 0,
+                seconds=seconds,
+            )
+
+        return asyncio.run(run())

@@ -1,0 +1,99 @@
+"""Makes of a simulation what an engine would have told: the same counters, events and frames, once a second."""
+
+from __future__ import annotations
+
+from engine.advice.simulator import Simulator, Watcher
+from engine.core.events import Event
+from engine.core.request import StepPlan
+from engine.settings import LiveSettings
+from engine.telemetry.frame import EngineInfo, Frame, HostInfo, LimitInfo
+from engine.telemetry.frames import look, with_percentiles
+from engine.telemetry.telemetry import Telemetry
+
+FRAME_SECONDS = 1.0
+
+
+class FrameMaker(Watcher):
+    """Watches one simulation. ``start`` is the wall clock of its beginning; ``token_bytes``: K and V, and scales."""
+
+    def __init__(self, info: EngineInfo, start: float, token_bytes: tuple[int, int] = (0, 0)) -> None:
+        self.frames: list[Frame] = []
+        self._info = info.model_copy(update={"name": "SIMULATED", "url": None, "pid": None})
+        self._start = start
+        self._token_bytes = token_bytes
+        self._now = 0.0
+        self._next = 0.0
+        self._cursor = 0
+        self._telemetry = Telemetry(lambda: self._now, lambda: self._start + self._now)
+        self._simulator: Simulator | None = None
+
+    def watch(self, simulator: Simulator) -> None:
+        """Whose scheduler the frames show. Called by the simulator itself."""
+        self._simulator = simulator
+        self._frame(0.0)
+
+    def received(self, now: float) -> None:
+        self._now = now
+        self._telemetry.count_received()
+
+    def rejected(self, user: str, reason: str, now: float) -> None:
+        self._now = now
+        self._telemetry.count_rejected(user, reason)
+
+    def too_long(self, user: str, reason: str, now: float) -> None:
+        self._now = now
+        self._telemetry.count_too_long(user, reason)
+
+    def happened(self, events: list[Event], now: float) -> None:
+        self._now = now
+        self._telemetry.observe(events)
+
+    def stepped(self, plan: StepPlan, seconds: float, now: float, generated: int) -> None:
+        self._now = now
+        self._telemetry.observe_step(plan, seconds, now, generated)
+
+    def rest(self, until: float) -> None:
+        """Nothing more happens before ``until``: frames of the seconds that have passed."""
+        while self._next <= until:
+            self._frame(self._next)
+
+    def end(self) -> None:
+        """All was answered: one more frame shows it."""
+        self._frame(max(self._now, self._next))
+
+    def _frame(self, now: float) -> None:
+        assert self._simulator is not None
+        self._now = now
+        self._next = now + FRAME_SECONDS
+        scheduler, telemetry = self._simulator.scheduler, self._telemetry
+        seen = look(scheduler, telemetry.pace(), self._token_bytes, now)
+        events, self._cursor = telemetry.events_since(self._cursor)
+        minute, ten_minutes = telemetry.windows()
+        generated, prompt = telemetry.rates()
+        self.frames.append(
+            Frame(
+                boot_id="simulated",
+                sequence=len(self.frames) + 1,
+                time=self._start + now,
+                uptime=now,
+                engine=self._info,
+                limits=_limits(scheduler.settings, scheduler.budget_in_force),
+                pool=seen.pool,
+                slots=with_percentiles(seen),
+                running=seen.running,
+                waiting_count=seen.waiting_count,
+                waiting=seen.waiting,
+                counters=telemetry.counters(),
+                minute=minute,
+                ten_minutes=ten_minutes,
+                generated_per_second=generated,
+                prompt_per_second=prompt,
+                recent_ttft=tuple(telemetry.recent_ttft),
+                host=HostInfo(),
+                events=events,
+            )
+        )
+
+
+def _limits(settings: LiveSettings, budget_in_force: int) -> LimitInfo:
+    return LimitInfo(**settings.model_dump(), budget_in_force=budget_in_force)

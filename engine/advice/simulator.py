@@ -1,0 +1,405 @@
+"""The engine's own scheduler on a virtual clock: minutes of traffic in seconds, with a price list instead of a model.
+
+Everything that decides is ``engine/core`` itself; only two things are made up here: how long a step takes
+(:mod:`engine.advice.step_model`) and what people send (:mod:`engine.advice.traffic`). Pure, no torch.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+from engine.advice.step_model import StepTimes
+from engine.advice.traffic import Turn
+from engine.core.block_pool import BlockPool, blocks_for
+from engine.core.events import Event, EventKind, QueueFullError, RequestTooLargeError
+from engine.core.request import Request, SamplingParams, StepPlan, StepResult, Timeline
+from engine.core.scheduler import Scheduler
+from engine.settings import BLOCK_SIZE, LiveSettings
+from engine.telemetry.estimate import Pace
+from engine.telemetry.frames import estimates
+from engine.telemetry.step_log import StepWork, work_of
+from engine.telemetry.windows import percentile
+
+BUSY_TRIES = 5
+"""Sends of one message that is refused with 503, before its user gives it up."""
+MOST_RETRY_AFTER = 30.0
+RECENT = 20
+"""Finished requests whose length the estimate of a wait is made from, as in the engine."""
+SHARED_TOKENS = 24
+"""Tokens at the beginning of every conversation: what the chat template says before anybody else."""
+CONVERSATION = 1 << 21
+"""Token ids of one conversation: each position has one of its own, so that only the same conversation is a hit."""
+
+
+class Edge(BaseModel):
+    """What lies between a client and the queue. Seconds."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    intake: float = 0.002
+    """Reading and tokenising a request, but for its length."""
+    intake_token: float = 2e-6
+    """For each token of the prompt."""
+    turnaround: float = 0.004
+    """From the last token to the arrival of the next request of a client that does not pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who sends, and what. Nothing is sent later than ``seconds`` after the start."""
+
+    name: str
+    turns: Iterable[Turn]
+    seconds: float
+
+
+class Watcher(Protocol):
+    """Sees a simulation as it goes; :mod:`engine.advice.simulated_frames` makes frames of it. Times do not go down,
+    but for what clients do while a step runs."""
+
+    def watch(self, simulator: Simulator) -> None: ...
+
+    def received(self, now: float) -> None: ...
+
+    def rejected(self, user: str, reason: str, now: float) -> None: ...
+
+    def too_long(self, user: str, reason: str, now: float) -> None: ...
+
+    def happened(self, events: list[Event], now: float) -> None: ...
+
+    def stepped(self, plan: StepPlan, seconds: float, now: float, generated: int) -> None: ...
+
+    def rest(self, until: float) -> None: ...
+
+    def end(self) -> None: ...
+
+
+@dataclass
+class Outcome:
+    """What came of it. Times in seconds; the numbers mean what they mean on the screens."""
+
+    seconds: float = 0.0
+    """From the start to the last token."""
+    ttfts: list[float] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+    finished: int = 0
+    generated: int = 0
+    prompt_tokens: int = 0
+    """Of those that were served, cached ones included."""
+    cached_tokens: int = 0
+    rejected: int = 0
+    """Answers 503."""
+    gave_up: int = 0
+    too_long: int = 0
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+    steps: int = 0
+    most_waiting: int = 0
+    """Most that waited, those included who only waited for the next step."""
+    most_queued: int = 0
+    """Most that waited while no slot was free: a shorter queue refuses somebody."""
+    most_admitted: int = 0
+    pool_bound: bool = False
+    """The pool's size mattered: it was full, or somebody waited for room beside a free slot."""
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        return self.generated / self.seconds if self.seconds > 0 else None
+
+    @property
+    def ttft_p50(self) -> float | None:
+        return percentile(self.ttfts, 50)
+
+    @property
+    def itl_p50(self) -> float | None:
+        return percentile(self.gaps, 50)
+
+    @property
+    def ttft_p95(self) -> float | None:
+        return percentile(self.ttfts, 95)
+
+    @property
+    def itl_p95(self) -> float | None:
+        return percentile(self.gaps, 95)
+
+
+@dataclass(slots=True)
+class _Client:
+    user: User
+    turns: Iterator[Turn]
+    conversation: int = 0
+    length: int = 0
+    """Tokens of the conversation so far, answers included."""
+    turn: Turn | None = None
+    tries: int = 0
+
+
+class Simulator:
+    """One run of some users on one engine.
+
+    A block takes ``block_bytes`` in host memory, and ``block_copy_seconds`` to get there or back. ``check`` asserts the
+    invariants of the core after every step.
+    """
+
+    def __init__(
+        self,
+        settings: LiveSettings,
+        times: StepTimes,
+        edge: Edge | None = None,
+        *,
+        watcher: Watcher | None = None,
+        block_bytes: int = 1,
+        block_copy_seconds: float = 0.0,
+        check: bool = False,
+    ) -> None:
+        self.now = 0.0
+        self.scheduler = Scheduler(settings, BlockPool(blocks_for(settings.kv_tokens)), block_bytes)
+        self.outcome = Outcome()
+        self._times = times
+        self._edge = edge or Edge()
+        self._watcher = watcher
+        self._block_copy_seconds = block_copy_seconds
+        self._check = check
+        self._random = random.Random(f"{times.seed}/retries")
+        self._arrivals: list[tuple[float, int, _Client]] = []
+        self._order = itertools.count()
+        self._conversations = itertools.count(1)
+        self._senders: dict[str, _Client] = {}
+        self._lengths: deque[tuple[int, int]] = deque(maxlen=RECENT)
+        self._gaps: deque[float] = deque(maxlen=64)
+        self._prefills: deque[tuple[int, float]] = deque(maxlen=64)
+
+    def run(self, users: Sequence[User]) -> Outcome:
+        """Until the last answer to what the users sent."""
+        if self._watcher is not None:
+            self._watcher.watch(self)
+        glides = self._watcher is None and not self._check
+        for user in users:
+            self._next_turn(_Client(user, iter(user.turns)), after=0.0)
+        while True:
+            self._receive(self.now)
+            if self.scheduler.has_work:
+                self._step()
+                if glides:
+                    self._glide()
+            elif self._arrivals:
+                self.now = self._arrivals[0][0]
+            else:
+                break
+            if self._watcher is not None:
+                self._watcher.rest(self.now)
+        if self._watcher is not None:
+            self._watcher.end()
+        return self.outcome
+
+    # -- clients -----------------------------------------------------------------------------------------------
+
+    def _next_turn(self, client: _Client, after: float) -> None:
+        """Its next message, if it comes in time; ``after`` is the end of the answer before."""
+        turn = next(client.turns, None)
+        if turn is None:
+            return
+        sent = after + turn.think if turn.at is None else max(after, turn.at)
+        if sent > client.user.seconds:
+            return
+        client.turn, client.tries = turn, 0
+        if turn.fresh:
+            client.conversation, client.length = next(self._conversations), 0
+        self._send(client, sent + (self._edge.turnaround if after else 0.0))
+
+    def _send(self, client: _Client, arrival: float) -> None:
+        assert client.turn is not None
+        intake = self._edge.intake + self._edge.intake_token * (client.length + client.turn.message)
+        heapq.heappush(self._arrivals, (arrival + intake, next(self._order), client))
+
+    def _receive(self, until: float) -> None:
+        while self._arrivals and self._arrivals[0][0] <= until:
+            queued, number, client = heapq.heappop(self._arrivals)
+            self._queue(client, queued, number)
+
+    def _queue(self, client: _Client, now: float, number: int) -> None:
+        turn, scheduler, outcome = client.turn, self.scheduler, self.outcome
+        assert turn is not None
+        length = client.length + turn.message
+        intake = self._edge.intake + self._edge.intake_token * length
+        request = Request(
+            id=str(number),
+            user=client.user.name,
+            token_ids=_tokens(client.conversation, length),
+            sampling=SamplingParams(max_tokens=turn.answer),
+            timeline=Timeline(now - intake, now),
+        )
+        if self._watcher is not None:
+            self._watcher.received(now)
+        try:
+            scheduler.add(request)
+        except QueueFullError as error:
+            outcome.rejected += 1
+            if self._watcher is not None:
+                self._watcher.rejected(client.user.name, str(error), now)
+            client.tries += 1
+            if client.tries < BUSY_TRIES:
+                self._send(client, now + self._retry_after())
+                return
+            outcome.gave_up += 1
+        except RequestTooLargeError as error:
+            outcome.too_long += 1
+            if self._watcher is not None:
+                self._watcher.too_long(client.user.name, str(error), now)
+        else:
+            self._senders[request.id] = client
+            waiting = len(scheduler.waiting)
+            outcome.most_waiting = max(outcome.most_waiting, waiting)
+            if self._num_admitted >= scheduler.policy.slots(scheduler.settings.slots):
+                outcome.most_queued = max(outcome.most_queued, waiting)
+            return
+        client.length = length  # what was said stays said, and was not answered
+        self._next_turn(client, now)
+
+    def _retry_after(self) -> float:
+        """Whole seconds, as the server says them."""
+        finished = len(self._lengths)
+        seconds = sum(spent for _, spent in self._prefills)
+        pace = Pace(
+            output=sum(output for _, output in self._lengths) / finished if finished else None,
+            prompt=sum(prompt for prompt, _ in self._lengths) / finished if finished else None,
+            gap=percentile(self._gaps, 50),
+            prompt_per_second=sum(tokens for tokens, _ in self._prefills) / seconds if seconds else None,
+        )
+        waits = estimates(self.scheduler, pace)
+        wait = waits[-1] if waits else None
+        return max(1, round(min(wait or 1.0, MOST_RETRY_AFTER))) + self._random.randint(0, 2)
+
+    # -- steps -------------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        scheduler, outcome, watcher = self.scheduler, self.outcome, self._watcher
+        plan, events = scheduler.plan(self.now)
+        self._observe(events)
+        admitted = self._num_admitted
+        outcome.most_admitted = max(outcome.most_admitted, admitted)
+        if not scheduler.pool.num_free or (len(scheduler.waiting) and admitted < scheduler.settings.slots):
+            outcome.pool_bound = True
+        work = work_of(plan)
+        seconds = self._times.draw(work)
+        for swap in (*plan.swap_outs, *plan.swap_ins):
+            seconds += len(swap.block_ids) * self._block_copy_seconds
+        self._receive(self.now + seconds)
+        self.now += seconds
+        tokens = {}
+        for row in plan.rows:
+            if row.samples:
+                request = row.request
+                tokens[request.id] = self._senders[request.id].conversation * CONVERSATION + len(request.token_ids)
+        events = scheduler.commit(plan, StepResult(tokens), self.now)
+        outcome.steps += 1
+        if work.prefill_tokens:
+            self._prefills.append((work.prefill_tokens, seconds))
+        else:
+            self._gaps.append(seconds)
+        if watcher is not None:
+            watcher.stepped(plan, seconds, self.now, len(tokens))
+        self._observe(events)
+        if self._check:
+            scheduler.check()
+
+    @property
+    def _num_admitted(self) -> int:
+        scheduler = self.scheduler
+        return len(scheduler.running) + len(scheduler.preempted) + len(scheduler.held)
+
+    def _glide(self) -> None:
+        """Take the steps in which nothing is decided: everybody decodes, nobody waits, ends or needs a block.
+
+        They are the steps that plan and commit would have made, to the last digit, at a fraction of their time; a test
+        compares the two.
+        """
+        scheduler, running = self.scheduler, self.scheduler.running
+        if not running or scheduler.preempted or len(scheduler.waiting):
+            return
+        count, context = 1 << 30, 0
+        for request in running:
+            if not request.decoding:
+                return
+            computed = request.num_computed_tokens
+            context += computed
+            count = min(
+                count,
+                BLOCK_SIZE - 1 - computed % BLOCK_SIZE,  # the step that fills a block publishes it
+                len(request.block_ids) * BLOCK_SIZE - computed,
+                request.sampling.max_tokens - request.num_output_tokens - 1,
+            )
+        arrival = self._arrivals[0][0] if self._arrivals else float("inf")
+        decodes, first = len(running), 0.0
+        seconds: list[float] = []
+        longest = self._times.model.spread[-1]
+        while len(seconds) < count:
+            work = StepWork(decodes, 0, 0, 0, context + len(seconds) * decodes, 0)
+            if self.now + self._times.model.seconds(work) * longest >= arrival:
+                break
+            step = self._times.draw(work)
+            seconds.append(step)
+            self.now += step
+            if len(seconds) == 1:
+                first = self.now
+        if not seconds:
+            return
+        for request in running:
+            start = self._senders[request.id].conversation * CONVERSATION + len(request.token_ids)
+            request.token_ids += range(start, start + len(seconds))
+            request.num_computed_tokens += len(seconds)
+            assert request.timeline.last_token is not None
+            request.gaps.append(first - request.timeline.last_token)
+            request.gaps += seconds[1:]
+            request.timeline.last_token = self.now
+            scheduler.waiting.charge(request.user, len(seconds))
+        self._gaps += seconds
+        self.outcome.steps += len(seconds)
+
+    def _observe(self, events: list[Event]) -> None:
+        if not events:
+            return
+        outcome = self.outcome
+        if self._watcher is not None:
+            self._watcher.happened(events, self.now)
+        for event in events:
+            request, timeline = event.request, event.request.timeline
+            if event.kind is EventKind.ADMITTED:
+                outcome.waits.append(timeline.queue_wait or 0.0)
+                outcome.cached_tokens += request.cached_tokens
+                outcome.prompt_tokens += request.num_prompt_tokens
+            elif event.kind is EventKind.FIRST_TOKEN:
+                outcome.ttfts.append(timeline.ttft or 0.0)
+            elif event.kind is EventKind.PREEMPTED:
+                outcome.preemptions += 1
+            elif event.kind is EventKind.RESUMED:
+                outcome.recomputed_tokens += event.tokens
+            elif event.kind is EventKind.FINISHED:
+                self._finished(request)
+
+    def _finished(self, request: Request) -> None:
+        outcome = self.outcome
+        client = self._senders.pop(request.id)
+        outcome.finished += 1
+        outcome.generated += request.num_output_tokens
+        outcome.gaps += request.gaps
+        outcome.seconds = self.now
+        self._lengths.append((request.num_prompt_tokens, request.num_output_tokens))
+        client.length = request.num_tokens
+        self._next_turn(client, self.now)
+
+
+def _tokens(conversation: int, length: int) -> list[int]:
+    """The tokens of a conversation: the template's own first, then such as no other conversation has."""
+    shared = min(SHARED_TOKENS, length)
+    first = conversation * CONVERSATION
+    return [*range(shared), *range(first + shared, first + length)]

@@ -1,0 +1,124 @@
+"""Traffic as scripts: who asks when, how much, and how long the answers are. Seeded, so that the simulator and a real
+engine can be given the same.
+
+A script says no words, only numbers of tokens. A conversation grows: each prompt is all that was said before, and the
+new message. Pure.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+TrafficKind = Literal["chat", "agent", "documents"]
+"""chat: people who read 20 to 60 s between two turns; agent: asks again at once; documents: long prompts, short
+answers, one after another."""
+KINDS: tuple[TrafficKind, ...] = get_args(TrafficKind)
+
+LEAST_CONVERSATION = 256
+"""Tokens that any context can be asked to hold; shorter ones make no conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message and its answer."""
+
+    think: float
+    """Seconds between the end of the answer before (or the start) and this message."""
+    message: int
+    """Tokens that the message adds to the prompt, its part of the template included."""
+    answer: int
+    """Tokens of the answer, exactly."""
+    fresh: bool
+    """It begins a new conversation: nothing said before is in its prompt."""
+    at: float | None = None
+    """Seconds from the start at which it comes, whatever happened before; ``None``: ``think`` says when."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Ranges that turns are drawn from, both ends included. Seconds and tokens."""
+
+    think: tuple[float, float]
+    start: tuple[float, float]
+    """When a user comes first."""
+    opening: tuple[int, int]
+    """Message that begins a conversation."""
+    message: tuple[int, int]
+    answer: tuple[int, int]
+    turns: tuple[int, int]
+    """Turns of one conversation."""
+
+
+SHAPES: dict[TrafficKind, Shape] = {
+    "chat": Shape((20, 60), (0, 40), (40, 120), (20, 80), (60, 250), (2, 8)),
+    "agent": Shape((0, 0), (0, 2), (150, 400), (40, 200), (40, 160), (2, 8)),
+    "documents": Shape((0, 0), (0, 2), (700, 1500), (700, 1500), (30, 90), (1, 1)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """``users`` of one kind for ``seconds``; nobody sends after that, what was sent is answered.
+
+    ``context`` is the largest prompt + answer that a turn may have: a conversation that would grow beyond it begins
+    anew, and a message is cut to fit.
+    """
+
+    kind: TrafficKind
+    users: int
+    seconds: float
+    context: int
+    seed: int = 1
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens that no request of this traffic exceeds."""
+        shape = SHAPES[self.kind]
+        grown = shape.opening[1] + (shape.turns[1] - 1) * (shape.message[1] + shape.answer[1]) + shape.answer[1]
+        return min(self.context, grown)
+
+    def names(self) -> list[str]:
+        return [f"~{self.kind}-{number + 1}" for number in range(self.users)]
+
+    def script(self, user: int) -> Iterator[Turn]:
+        """The turns of one user, without end."""
+        return script(SHAPES[self.kind], self.context, f"{self.seed}/{self.kind}/{user}")
+
+
+def script(shape: Shape, context: int, seed: str) -> Iterator[Turn]:
+    """Turns drawn from a shape; no prompt + answer exceeds ``context``. The same seed gives the same turns."""
+    rng = random.Random(seed)
+    context = max(context, LEAST_CONVERSATION)
+    used, left = 0, 0
+    think = rng.uniform(*shape.start)
+    while True:
+        answer = min(rng.randint(*shape.answer), context // 4)
+        message = rng.randint(*shape.message)
+        opening = rng.randint(*shape.opening)
+        turns = rng.randint(*shape.turns)
+        fresh = left == 0 or used + message + answer > context
+        if fresh:
+            used, left = 0, turns
+            message = min(opening, context - answer)
+        used += message + answer
+        left -= 1
+        yield Turn(think, message, answer, fresh)
+        think = rng.uniform(*shape.think)
+
+
+def describe(traffic: Traffic) -> str:
+    """One line for people."""
+    shape = SHAPES[traffic.kind]
+    who = {"chat": "people who read", "agent": "agents that never pause", "documents": "jobs over documents"}
+    pause = f" {shape.think[0]:.0f} to {shape.think[1]:.0f} s between turns" if shape.think[1] else ""
+    return (
+        f"{traffic.users} {who[traffic.kind]}{pause}, {traffic.seconds:.0f} s, messages of {_range(shape.opening)} "
+        f"then {_range(shape.message)} tokens, answers of {_range(shape.answer)}"
+    )
+
+
+def _range(pair: Sequence[int]) -> str:
+    return f"{pair[0]}–{pair[1]}"
