@@ -29,7 +29,10 @@ DECODES = (1, 2, 4, 8, 16, 32)
 PREFILLS = (16, 64, 128, 256, 512)
 CONTEXTS = (64, 1024)
 REPEATS = 5
-WARM_UPS = 2
+PLAN_SECONDS = 1.5
+"""Spent on one kind of step before it is enough, once it ran at all: large models on small machines take their time."""
+GRID_SECONDS = 40.0
+"""Spent on steps of many kinds; what is left out then are the largest."""
 POOL_TOKENS = 20_000
 READ_BYTES = 256 << 20
 """More than any cache holds."""
@@ -49,11 +52,12 @@ def measure(settings: StartSettings, say: Callable[[str], None]) -> dict[str, An
     runner = Runner(model, blocks_for(pool), settings.kv_dtype, settings.threads)
     bench = _Steps(model, runner)
     say("measuring one stream")
+    bench.median(bench.plan([PROMPT]))  # the first steps find nothing in any cache
     decode = bench.median(bench.plan([PROMPT]))
     budget = settings.budget or (512 if model.device.type == "cuda" else 64)
     prefill = sum(bench.median(bench.plan([], [(start, budget)])) for start in range(0, PROMPT, budget))
     say("measuring steps of many kinds")
-    steps = [[list(work_of(plan)), bench.median(plan)] for plan in bench.many()]
+    steps = [[list(work_of(plan)), seconds] for plan, seconds in bench.many()]
     say("measuring the machine")
     torch.set_num_threads(runner.threads)
     config = model.config
@@ -110,25 +114,31 @@ class _Steps:
             rows.append(Row(request, start, count, samples=number < len(contexts)))
         return StepPlan(tuple(rows), len(contexts))
 
-    def many(self) -> list[StepPlan]:
-        """Decodes alone, prefills alone and both together, over short and long contexts, as far as they fit."""
+    def many(self) -> list[tuple[StepPlan, float]]:
+        """Decodes alone, prefills alone and both together, over short and long contexts, as far as they fit, each with
+        its seconds. Small ones first, so that what there is no time for are the largest."""
         plans = [self.plan([context] * count) for count in DECODES for context in CONTEXTS]
         plans += [self.plan([], [(start, count)]) for count in PREFILLS for start in CONTEXTS]
         plans += [self.plan([], [(0, count // 2)] * 2) for count in PREFILLS]
         plans += [self.plan([256] * count, [(128, 64)]) for count in DECODES]
-        return [plan for plan in plans if plan is not None]
+        fitting = sorted((plan for plan in plans if plan is not None), key=_size)
+        until = time.perf_counter() + GRID_SECONDS
+        return [(plan, self.median(plan)) for plan in fitting if time.perf_counter() < until]
 
     def median(self, plan: StepPlan | None) -> float:
         """Seconds of a step, the middle of some; NaN for a plan that does not fit."""
         if plan is None:
             return float("nan")
-        times = []
-        for turn in range(WARM_UPS + REPEATS):
+        times: list[float] = []
+        while len(times) < REPEATS and sum(times) < PLAN_SECONDS:
             started = time.perf_counter()
             self._runner.run(plan)
-            if turn >= WARM_UPS:
-                times.append(time.perf_counter() - started)
+            times.append(time.perf_counter() - started)
         return median(times)
+
+
+def _size(plan: StepPlan) -> int:
+    return sum(row.count for row in plan.rows)
 
 
 def _bytes_read(model: LoadedModel, per_token: int) -> int:
@@ -142,7 +152,7 @@ def _bytes_read(model: LoadedModel, per_token: int) -> int:
 
 def _fastest(work: Callable[[], Any], device: torch.device) -> float:
     times = []
-    for _ in range(WARM_UPS + REPEATS):
+    for _ in range(REPEATS):
         started = time.perf_counter()
         work()
         if device.type == "cuda":

@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ import httpx
 import numpy as np
 
 from console.cli.admin import AdminClient
-from console.cli.engine_process import ENGINE_COMMAND, EngineExitedError
+from console.cli.engine_process import ENGINE_COMMAND, PROGRESS_PREFIX, EngineExitedError
 from console.load.bench_run import private_engine
 from console.load.client import Endpoint, discover, make_client
 from console.load.machine import describe_machine
@@ -29,6 +30,7 @@ from engine.advice.simulator import Edge
 from engine.advice.speed_card import Limit, SpeedCard, Wording
 from engine.advice.step_model import StepModel, fit, not_negative
 from engine.advice.traffic import Traffic, TrafficKind
+from engine.paths import ENVIRONMENT_PREFIX
 from engine.settings import SETTINGS, StartSettings, to_environment
 from engine.telemetry.frame import Frame
 from engine.telemetry.step_log import StepSample, StepWork, read_samples
@@ -109,17 +111,24 @@ def _alone(settings: StartSettings, say: Say) -> dict[str, Any]:
     values = {name: getattr(settings, name) for name in wanted}
     variables = {setting.variable for setting in SETTINGS.values()}
     environment = {key: value for key, value in os.environ.items() if key not in variables}
-    environment |= to_environment(values) | {"SLOTDECK_CONFIG": os.devnull}
-    process = subprocess.Popen(
-        [*ENGINE_COMMAND, "measure"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+    with tempfile.NamedTemporaryFile(prefix="slotdeck-card-", suffix=".toml") as nothing:
+        environment |= to_environment(values) | {ENVIRONMENT_PREFIX + "CONFIG": nothing.name}
+        output = _output([*ENGINE_COMMAND, "measure"], environment, say)
+    facts: dict[str, Any] = json.loads(output)
+    facts["steps"] = [(work, seconds) for work, seconds in facts["steps"] if not isnan(seconds)]
+    return facts
+
+
+def _output(command: Sequence[str], environment: dict[str, str], say: Say) -> str:
+    """What a process prints; ``say`` gets its progress. Raises EngineExitedError."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     lines: list[str] = []
     assert process.stderr is not None
     try:
         for line in process.stderr:
             lines.append(line.rstrip())
-            if line.startswith("slotdeck: "):
-                say(line.rstrip().removeprefix("slotdeck: "))
+            if line.startswith(PROGRESS_PREFIX):
+                say(line.rstrip().removeprefix(PROGRESS_PREFIX))
         output = process.communicate()[0]
     except BaseException:
         process.kill()
@@ -127,9 +136,7 @@ def _alone(settings: StartSettings, say: Say) -> dict[str, Any]:
         raise
     if process.returncode != 0:
         raise EngineExitedError(process.returncode, lines)
-    facts: dict[str, Any] = json.loads(output)
-    facts["steps"] = [(work, seconds) for work, seconds in facts["steps"] if not isnan(seconds)]
-    return facts
+    return output
 
 
 async def _serve(admin: AdminClient, frame: Frame, served: Served, say: Say) -> None:

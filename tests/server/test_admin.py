@@ -21,6 +21,7 @@ from engine.server.listeners import ListenError, open_listeners
 from engine.settings import SETTINGS, StartSettings
 from engine.telemetry.frame import Frame, LimitInfo
 from engine.telemetry.request_detail import RequestDetail
+from engine.telemetry.step_log import read_samples
 from tests.server.harness import RunningServer, running
 
 
@@ -367,3 +368,16 @@ def test_con_19_signals_end_the_process_with_0(tokenizer: Path, tmp_path: Path, 
     finally:
         process.kill()
         process.wait()
+
+
+def test_the_steps_that_were_measured_are_told_from_a_cursor_on(server: RunningServer) -> None:
+    """What a speed card is fitted to: work and seconds, no ids and no text."""
+    server.chat("say: hello")
+    server.idle()
+    told = server.admin.get("/admin/steps").json()
+    samples = read_samples(told["steps"])
+    assert told["cursor"] >= len(samples) > 1
+    assert samples[0].work.prefill_tokens > 0
+    assert all(sample.seconds >= 0 for sample in samples)
+    assert server.admin.get(f"/admin/steps?after={told['cursor']}").json() == {"cursor": told["cursor"], "steps": []}
+    assert server.admin.get("/admin/steps?after=x").status_code == 422

@@ -1,0 +1,151 @@
+"""`slotdeck plan --kind` and `--from`: what it prints, what it writes and how it refuses."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from console.cli import plan_search
+from console.cli.main import app
+from console.cli.plan_search import Job, base_of
+from console.cli.plan_search_report import verify_text
+from console.load.verify import Measured
+from console.sources.recording import read_frames
+from engine.advice.search import Found, search
+from engine.advice.speed_card import SpeedCardError, find_card, newest_card, save_card
+from engine.telemetry.frame import EngineInfo
+from engine.telemetry.history_file import history_path
+from engine.telemetry.history_writer import HistoryWriter
+from tests.advice.prices import CARD
+from tests.advice.test_recorded import record
+from tests.advice.test_search import run as simulated
+from tests.console.frames import frame as some_frame
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The same search without processes, over fewer budgets; nothing of the user is read."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+    def run_search(job: Job) -> Found:
+        return search(
+            job.run, job.base, goals=job.goals, context=job.context, most_slots=job.most_slots,
+            most_pool=job.most_pool, budgets=(32, 128), modes=job.modes,
+        )  # fmt: skip
+
+    monkeypatch.setattr(plan_search, "run_search", run_search)
+
+
+def run(tmp_path: Path, *arguments: str) -> Any:
+    return CliRunner().invoke(app, ["plan", "--socket", str(tmp_path / "none.sock"), *arguments])
+
+
+AGENTS = ("--kind", "agent", "--users", "4", "--seconds", "8", "--context", "512")
+
+
+def test_a_search_needs_a_speed_card(tmp_path: Path) -> None:
+    result = run(tmp_path, *AGENTS)
+    assert result.exit_code == 1
+    assert "slotdeck bench --card" in result.stderr
+
+
+def test_a_search_says_what_to_set_and_why(tmp_path: Path) -> None:
+    save_card(CARD)
+    result = run(tmp_path, *AGENTS, "--ttft-p95", "9", "--itl-p95", "0.3")
+    assert result.exit_code == 0, result.output
+    assert all(len(line) <= 80 for line in result.stdout.splitlines())
+    assert "TTFT p95 9.00 s, ITL p95 300 ms, nobody preempted, nobody refused" in " ".join(result.stdout.split())
+    assert "slotdeck serve --slots" in result.stdout
+    assert "4 agents that never pause" in result.stdout
+
+
+def test_goals_that_nothing_keeps_are_called_so(tmp_path: Path) -> None:
+    save_card(CARD)
+    result = run(tmp_path, *AGENTS, "--ttft-p95", "0.001")
+    assert "no setting keeps all goals" in " ".join(result.stdout.split())
+
+
+def test_json_holds_everything_and_the_recording_plays(tmp_path: Path) -> None:
+    save_card(CARD)
+    file = tmp_path / "run.ndjson.gz"
+    result = run(tmp_path, *AGENTS, "--json", "--record", str(file), "--modes", "serial,continuous")
+    document = json.loads(result.stdout)
+    assert document["tried"] > document["simulated"] > 0
+    assert document["choice"]["settings"]["slots"] >= 1
+    assert {row["settings"]["mode"] for row in document["frontier"]} <= {"serial", "continuous"}
+    frames = list(read_frames(file))
+    assert frames[-1].counters.finished == document["choice"]["finished"]
+    assert frames[-1].engine.name == "SIMULATED"
+
+
+async def test_recorded_traffic_is_tried_under_other_settings(tmp_path: Path) -> None:
+    save_card(CARD)
+    now = time.time()
+    records = [
+        record(f"u{number}", 0.1 * number, 300, 40).model_copy(update={"ended": now - 100 + number})
+        for number in range(6)
+    ]
+    writer = HistoryWriter(history_path())
+    await writer.open()
+    await writer.insert([some_frame()], [], records)
+    await writer.close()
+    result = run(tmp_path, "--from", "1h", "--ttft-p95", "5")
+    assert result.exit_code == 0, result.output
+    assert "6 requests of 6 users as recorded" in " ".join(result.stdout.split())
+    nothing = run(tmp_path, "--from", "10s")
+    assert nothing.exit_code == 1
+    assert "no request that was answered" in nothing.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--verify",), "--verify belongs to --kind or --from"),
+        (("--kind", "chat", "--gpu", "24GiB"), "--gpu belongs to the arithmetic"),
+        (("--kind", "chat", "--modes", "fast"), "--modes is a list of"),
+        (("--kind", "chat", "--ttft-p95", "0"), "--ttft-p95 must be above 0"),
+        (("--kind", "chat", "--users", "0"), "--users must be between"),
+        (("--kind", "chat", "--verify", "--seconds", "900"), "--verify serves at most"),
+        (("--kind", "chat", "--from", "2h"), "--from takes the recorded traffic"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    result = run(tmp_path, *arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_the_card_of_an_engine_is_found_by_what_it_computes_with() -> None:
+    path = save_card(CARD)
+    engine = EngineInfo(model=CARD.model, weights="int8", kv_dtype="bf16", device="cpu", threads=2)
+    assert find_card(engine) == newest_card() == CARD
+    with pytest.raises(SpeedCardError, match="was not measured yet"):
+        find_card(engine.model_copy(update={"threads": 4}))
+    with pytest.raises(SpeedCardError, match="does not say"):
+        find_card(EngineInfo())
+    path.write_text("{}")
+    with pytest.raises(SpeedCardError, match="is no speed card"):
+        find_card(engine)
+    with pytest.raises(SpeedCardError, match="no speed was measured"):
+        newest_card()
+
+
+def test_predicted_stands_beside_the_median_of_what_was_measured(tmp_path: Path) -> None:
+    save_card(CARD)
+    job_found = search(
+        simulated,
+        base_of(None), goals=plan_search.Goals(), context=512, most_slots=1, most_pool=512, budgets=(64,),
+    )  # fmt: skip
+    tried = job_found.tried[0]
+    ttft = tried.ttft_p95 or 0.0
+    measured = [Measured(None, ttft * factor, None, None, 10.0, 5, 0, 0, 0, 20.0) for factor in (0.8, 1.25, 5.0)]
+    text = "\n".join(verify_text("choice", tried, measured))
+    assert "-20%" in text
+    assert "ITL p95" in text
+    assert "–" in text
