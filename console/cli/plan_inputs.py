@@ -56,18 +56,19 @@ def question_from(asked: Asked, admin: AdminClient, default_model: str) -> Quest
     try:
         frame = _running(admin)
         memory = _memory(asked, frame)  # before the model, which may take seconds to be described
-        model = _model(asked, frame, default_model)
+        model = _weighed(_model(asked, frame, default_model), asked)
+        kv_dtype = asked.kv_dtype or _kv_dtype(asked, frame)
         return Question(
-            model=_weighed(model, asked),
+            model=model,
             memory=memory,
-            kv_dtype=asked.kv_dtype or _kv_dtype(asked, frame),
+            kv_dtype=kv_dtype,
             users=USERS if asked.users is None else asked.users,
             turn_seconds=TURN_SECONDS if asked.turn_seconds is None else asked.turn_seconds,
             generate_seconds=asked.generate_seconds,
             prompt=asked.prompt,
             answer=asked.answer,
             context=asked.context,
-            speed=_speed(asked),
+            speed=_speed(asked, frame, model, kv_dtype),
             now=now_of(frame) if frame is not None and _here(asked) else Now(),
         )
     except CapacityError as error:
@@ -197,10 +198,17 @@ def _kv_dtype(asked: Asked, frame: Frame | None) -> str:
     return (kv_dtype_of(frame) if frame is not None and _here(asked) else None) or "bf16"
 
 
-def _speed(asked: Asked) -> Speed | None:
-    if asked.prefill_speed is None or asked.decode_speed is None:
+def _speed(asked: Asked, frame: Frame | None, model: ModelFacts, kv_dtype: str) -> Speed | None:
+    """The one typed, else the one measured on this machine for this model."""
+    from console.measured_speed import speed_of_engine, speed_of_model
+
+    if asked.prefill_speed is not None and asked.decode_speed is not None:
+        return Speed(asked.prefill_speed, asked.decode_speed)
+    if asked.gpu is not None or asked.memory is not None:
         return None
-    return Speed(asked.prefill_speed, asked.decode_speed)
+    if frame is not None and _here(asked):
+        return speed_of_engine(frame.engine)
+    return speed_of_model(model, kv_dtype)
 
 
 def _size(flag: str, text: str) -> int:

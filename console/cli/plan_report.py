@@ -27,6 +27,9 @@ def plan_text(plan: Plan) -> list[str]:
         ("one conversation", f"{capacity.context:,} tokens = {byte_words(capacity.conversation_bytes)}"),
         ("cache", f"{byte_words(capacity.cache_bytes)} = {capacity.cache_tokens:,} tokens"),
         ("fits", f"{about(capacity.conversations)} conversations of {capacity.context:,} tokens"),
+        *([] if question.speed is None else [
+            ("speed alone", f"reads {question.speed.prefill:,.3g} tokens/s, writes {question.speed.decode:,.3g}"),
+        ]),
         ("in flight", f"{load.in_flight:.3g} of {load.users} users: {load.generate_seconds:.3g} s of work for a turn, "
                       f"one each {max(load.turn_seconds, load.generate_seconds):.3g} s"),
     ]  # fmt: skip

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
+from console.measured_speed import speed_of_engine
 from console.planner_form import FIELDS, Form, by_name
 from console.prompts import Typed
 from console.screens.page import Chrome, Page, banner, framed, heading
@@ -11,10 +13,10 @@ from console.store import View
 from console.widgets.cells import Line, blank, clean, exact, wrap
 from console.widgets.engine_lines import title_line
 from console.widgets.plan import fact_lines, setting_lines, upper_lines, verdict_lines
-from engine.advice.capacity import CapacityError, Memory
+from engine.advice.capacity import CapacityError, Memory, Speed
 from engine.advice.planner import Plan, make_plan
 from engine.advice.running import kv_dtype_of, memory_of
-from engine.telemetry.frame import Frame
+from engine.telemetry.frame import EngineInfo, Frame
 
 if TYPE_CHECKING:
     from console.app import ConsoleApp
@@ -42,13 +44,35 @@ class PlannerPage(Page):
         self._follow = False
         """The cursor moved and must be in sight."""
         self._memory: Memory | None = None
+        self._speed: Speed | None = None
+        self._looked_for: EngineInfo | None = None
 
     def compose(self, view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
         note = f"{by_name(self._field).label}: {by_name(self._field).help}"
         top = [title_line(view, cells), heading("Planner", note, cells), banner(view, chrome, cells)]
         return framed(top, lambda left: self._body(view, cells, left), chrome, cells, rows)
 
+    def opened(self, argument: str | int | None) -> None:
+        """Look whether the speed was measured meanwhile."""
+        self._looked_for = None
+
+    def _look_for_speed(self, engine: EngineInfo) -> None:
+        """Read the speed card of an engine that was not looked for yet; the page is drawn again when it is there."""
+        if engine == self._looked_for:
+            return
+        self._looked_for = engine
+
+        async def look() -> None:
+            speed = await asyncio.to_thread(speed_of_engine, engine)
+            if engine == self._looked_for and speed != self._speed:
+                self._speed = speed
+                self.redraw()
+
+        self.app.run_worker(look(), group="planner", exit_on_error=False)
+
     def _body(self, view: View, cells: int, left: int) -> list[Line]:
+        if view.frame is not None:
+            self._look_for_speed(view.frame.engine)
         made = self._plan(view.frame)
         if made is None or isinstance(made, str):
             text = made or ("no engine is connected" if view.frame is None else UNKNOWN_MODEL)
@@ -72,7 +96,7 @@ class PlannerPage(Page):
 
     def _plan(self, frame: Frame | None) -> Plan | str | None:
         """The plan for the engine of a frame, why there is none, or None if nothing is known of its model."""
-        question = None if frame is None else self.form.question(frame, self._steady_memory(frame))
+        question = None if frame is None else self.form.question(frame, self._steady_memory(frame), self._speed)
         if question is None:
             return None
         try:

@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 
 from console.cli import plan_inputs
 from console.cli.main import app
+from engine.advice.speed_card import save_card
 from engine.telemetry.frame import EngineInfo, Frame, HostInfo, PoolInfo
+from tests.advice.prices import CARD
 from tests.advice.test_capacity import QWEN3_8B
 from tests.cli.fake_engine import FakeEngine, engine_on
 
@@ -25,6 +27,11 @@ def config(tmp_path: Path) -> Path:
     file = folder / "config.json"
     file.write_text(json.dumps(QWEN3_8B))
     return file
+
+
+@pytest.fixture(autouse=True)
+def nothing_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 def run(tmp_path: Path, *arguments: str) -> Any:
@@ -94,6 +101,10 @@ def test_a_model_on_disk_is_described_by_the_engine(
     }  # fmt: skip
     code = f"import json; print('slotdeck: fetching'); print({json.dumps(facts)!r})"
     monkeypatch.setattr(plan_inputs, "ENGINE_COMMAND", (sys.executable, "-c", code))
+    save_card(CARD.model_copy(update={"model": "SmolLM2"}))
+    lengths = ("--prompt", "2200", "--answer", "120")
+    assert planned(tmp_path, *lengths)["load"]["generate_seconds"] == pytest.approx(3)
+    assert planned(tmp_path, *lengths, "--kv-dtype", "int8")["speed"] is None
     found = planned(tmp_path, "--memory", "4GiB")
     assert (found["model"]["name"], found["kv"]["bytes_per_token"]) == ("SmolLM2", 23_040)
     assert planned(tmp_path, "--gpu", "8GiB")["model"]["weight_bytes"] == 2 * 134_515_008
@@ -107,8 +118,8 @@ def test_a_model_on_disk_is_described_by_the_engine(
 
 async def test_the_model_that_runs_is_planned_for_with_the_memory_that_is_left(tmp_path: Path) -> None:
     engine = EngineInfo(
-        model="SmolLM2", weights="int8", kv_dtype="fp32", device="cpu", kernels="native avx2", layers=30, kv_heads=3,
-        head_dim=64, parameters=134_515_008, weight_bytes=195_000_000, trained_context=8192,
+        model="SmolLM2", weights="int8", kv_dtype="fp32", device="cpu", kernels="native avx2", threads=3, layers=30,
+        kv_heads=3, head_dim=64, parameters=134_515_008, weight_bytes=195_000_000, trained_context=8192,
     )  # fmt: skip
     plain = FakeEngine.frame
 
@@ -121,8 +132,15 @@ async def test_the_model_that_runs_is_planned_for_with_the_memory_that_is_left(t
         patch.setattr(FakeEngine, "frame", frame)
         async with engine_on(tmp_path / "none.sock"):
             found = await asyncio.to_thread(planned, tmp_path, "--users", "2")
+            save_card(CARD.model_copy(update={"model": "SmolLM2", "kv_dtype": "fp32", "threads": 3}))
+            lengths = ("--prompt", "1100", "--answer", "120")
+            measured = await asyncio.to_thread(planned, tmp_path, *lengths)
+            elsewhere = await asyncio.to_thread(planned, tmp_path, *lengths, "--gpu", "24GiB")
     assert (found["kv"]["dtype"], found["kv"]["bytes_per_token"]) == ("fp32", 46_080)
     assert found["memory"]["usable_bytes"] == (1 << 30) + 8192 * 46_080
+    assert (found["speed"], found["load"]["generate_seconds"]) == (None, 12)
+    assert (measured["speed"], measured["load"]["generate_seconds"]) == ({"prefill": 1100, "decode": 120}, 2)
+    assert elsewhere["speed"] is None
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ from console.widgets.cells import line_width, plain
 from console.widgets.plan import setting_lines, upper_lines, verdict_lines
 from engine.advice.capacity import KV_WIDTHS, CapacityError, Memory
 from engine.advice.planner import Plan, make_plan
+from engine.advice.speed_card import save_card
 from engine.telemetry.frame import EngineInfo, Frame
+from tests.advice.prices import CARD
 from tests.console import frames
 from tests.console.helpers import GONE, confirmed, console, screen_text, seen, until
 
@@ -171,6 +173,17 @@ async def test_the_advice_scrolls_and_is_copied_as_the_command_prints_it() -> No
         await seen(pilot, "Assumed: 12 s of work for each turn")
         await pilot.press("y")
         assert app.clipboard.startswith("SmolLM2-135M-Instruct\n  weights ")
+
+
+async def test_a_speed_that_was_measured_is_used_as_soon_as_the_page_is_opened_again() -> None:
+    app, _source = console(frames.steady())
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("2", "j", "j", "j", "enter", *"1100", "enter", "j", "enter", *"120", "enter")
+        await seen(pilot, "of it work          12 s assumed")
+        save_card(CARD.model_copy(update={"weights": "fp32", "kv_dtype": "fp32"}))
+        await pilot.press("1", "2")
+        await seen(pilot, "of it work           2 s from speed")
+        await seen(pilot, "adds about 58 ms to a step of those who watch")
 
 
 async def test_digits_rest_while_the_free_memory_moves_a_little() -> None:

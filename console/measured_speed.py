@@ -1,0 +1,29 @@
+"""The speed that `slotdeck bench --card` measured, for plans: one stream alone, reading and writing apart."""
+
+from __future__ import annotations
+
+from engine.advice.capacity import ModelFacts, Speed
+from engine.advice.speed_card import SpeedCard, SpeedCardError, find_card, newest_card
+from engine.telemetry.frame import EngineInfo
+
+
+def speed_of_engine(engine: EngineInfo) -> Speed | None:
+    """Of an engine as it runs; ``None`` if it was not measured. Reads a file."""
+    try:
+        return _speed(find_card(engine))
+    except SpeedCardError:
+        return None
+
+
+def speed_of_model(model: ModelFacts, kv_dtype: str) -> Speed | None:
+    """Of a model that does not run, if what was measured last here was the same with the same types."""
+    try:
+        card = newest_card()
+    except SpeedCardError:
+        return None
+    same = (card.model, card.weights, card.kv_dtype) == (model.name, model.weights, kv_dtype)
+    return _speed(card) if same else None
+
+
+def _speed(card: SpeedCard) -> Speed:
+    return Speed(prefill=card.prefill_per_second, decode=card.decode_per_second)
