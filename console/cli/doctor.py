@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -50,7 +50,7 @@ def doctor(
         frames = _recent(AdminClient(check_settings(explicit).socket or default_socket()))
     findings = diagnose(frames)
     if as_json:
-        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2, ensure_ascii=False))
+        print(json.dumps([_as_json(finding, frames) for finding in findings], indent=2, ensure_ascii=False))
     else:
         print("\n".join(report(findings, frames)))
     if findings:
@@ -59,6 +59,7 @@ def doctor(
 
 def report(findings: list[Finding], frames: list[Frame]) -> list[str]:
     """Plain lines."""
+    from console.predictions import can_be_predicted, in_words
     from engine.advice.finding import cost_text
     from engine.advice.window import too_early
 
@@ -73,7 +74,22 @@ def report(findings: list[Finding], frames: list[Frame]) -> list[str]:
         lines += ["", f"{'!' if finding.level == 'critical' else '-'} {finding.what}{cost}"]
         lines += [f"    {text}" for text in finding.evidence]
         lines += [f"    {finding.why}", f"    turn: {finding.turn}"]
+        if can_be_predicted(finding):
+            lines.append(f"    then: {in_words(frames, finding)}")
     return lines
+
+
+def _as_json(finding: Finding, frames: list[Frame]) -> dict[str, Any]:
+    from console.predictions import can_be_predicted, prediction
+    from engine.advice.prediction import NoPredictionError
+
+    predicted = None
+    if can_be_predicted(finding):
+        try:
+            predicted = dataclasses.asdict(prediction(frames, finding))
+        except NoPredictionError as error:
+            say(f"{finding.rule}: no prediction: {error}")
+    return dataclasses.asdict(finding) | {"predicted": predicted}
 
 
 def _recorded(begin: str | None, end: str | None) -> list[Frame]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
+from console.predictions import can_be_predicted, in_words
 from console.screens.page import Chrome, Page, banner, framed, heading
 from console.store import LogEntry, View
 from console.widgets import formats
@@ -15,7 +16,7 @@ from console.widgets.cells import Line, blank, exact
 from console.widgets.engine_lines import title_line
 from console.widgets.findings import early_lines, finding_lines, outcome_lines, well_lines
 from engine.advice.doctor import diagnose
-from engine.advice.finding import Finding, cost_text
+from engine.advice.finding import Finding, Value, cost_text
 from engine.advice.window import Window, too_early
 from engine.telemetry.frame import Frame, WindowInfo
 from engine.telemetry.history import History, HistoryError
@@ -28,6 +29,8 @@ WINDOW = 600.0
 """Seconds looked back on."""
 LOOK_SECONDS = 2.0
 """Between two looks while the page is open."""
+PREDICTED_FOR = 300.0
+"""Seconds after which a prediction is made anew from newer traffic."""
 OUTCOMES = 2
 """Changes of which it is told what came of them."""
 
@@ -43,6 +46,15 @@ class Look:
     """Seconds since a change that is too young to be judged."""
 
 
+@dataclass(frozen=True)
+class Expectation:
+    """What a change is predicted to do, and for which change and when it was computed."""
+
+    changes: dict[str, Value]
+    time: float
+    text: str
+
+
 class DoctorPage(Page):
     """Begins with what is recorded and goes on with what comes. Nothing is done while another page is shown."""
 
@@ -53,6 +65,8 @@ class DoctorPage(Page):
         self.look: Look | None = None
         self._frames: deque[Frame] = deque()
         self._open = False
+        self._expected: dict[str, Expectation] = {}
+        """By rule."""
         self._rule: str | None = None
         """Of the selected finding, which keeps its selection when the ranks change; None: the first."""
         self._offset = 0
@@ -78,10 +92,24 @@ class DoctorPage(Page):
                 begun = True
                 self._frames.extend(await asyncio.to_thread(_recorded, newest))
             self._take(newest)
-            if self._frames:
-                self.look = await asyncio.to_thread(_look, list(self._frames))
+            frames = list(self._frames)
+            if frames:
+                self.look = await asyncio.to_thread(_look, frames)
             self.redraw()
+            if frames:
+                await self._predict(frames)
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _predict(self, frames: list[Frame]) -> None:
+        """What the selected finding's change would do, once for each change: it takes seconds."""
+        finding = self.selected
+        if finding is None or not can_be_predicted(finding):
+            return
+        done = self._expected.get(finding.rule)
+        if done is None or done.changes != finding.changes or frames[-1].time - done.time > PREDICTED_FOR:
+            text = await asyncio.to_thread(in_words, frames, finding)
+            self._expected[finding.rule] = Expectation(dict(finding.changes), frames[-1].time, text)
+            self.redraw()
 
     def _take(self, frame: Frame | None) -> None:
         if frame is None or (self._frames and frame.time <= self._frames[-1].time):
@@ -94,6 +122,11 @@ class DoctorPage(Page):
     def findings(self) -> list[Finding]:
         """What is wrong, the worst first."""
         return self.look.findings if self.look else []
+
+    @property
+    def selected(self) -> Finding | None:
+        """The finding that keys are about."""
+        return self.findings[self._place] if self.findings else None
 
     @property
     def _place(self) -> int:
@@ -137,7 +170,9 @@ class DoctorPage(Page):
             return [*head, exact([(" Nothing is wrong.", "ok")], cells), blank(cells), *well], range(0)
         if self.look.early is not None:
             head += [*early_lines(self.look.early, cells), blank(cells)]
-        lines, chosen = finding_lines(self.findings, self._place, view.limits, cells)
+        done = self._expected.get(self.findings[self._place].rule)
+        expected = done.text if done is not None and done.changes == self.findings[self._place].changes else ""
+        lines, chosen = finding_lines(self.findings, self._place, view.limits, cells, expected)
         return [*head, *lines], range(chosen.start + len(head), chosen.stop + len(head))
 
     def _outcomes(self, view: View) -> list[LogEntry]:
@@ -155,9 +190,9 @@ class DoctorPage(Page):
 
     def action_remedy(self) -> None:
         """Offer what the selected finding would change: enter applies it, any other key drops it."""
-        if not self.findings:
+        finding = self.selected
+        if finding is None:
             return
-        finding = self.findings[self._place]
         if finding.changes:
             self.app.knob_hand.offer(finding.changes)
         else:

@@ -13,8 +13,13 @@ from engine.settings import SETTINGS
 from engine.telemetry.frame import Frame, LimitInfo, WindowInfo
 
 
-def finding_lines(findings: Sequence[Finding], place: int, limits: LimitInfo, cells: int) -> tuple[list[Line], range]:
-    """All findings, and which of the lines are those of the one at ``place``. ``limits`` are in force now."""
+def finding_lines(
+    findings: Sequence[Finding], place: int, limits: LimitInfo, cells: int, expected: str = ""
+) -> tuple[list[Line], range]:
+    """All findings, and which of the lines are those of the one at ``place``. ``limits`` are in force now.
+
+    ``expected``: what the change of the one at ``place`` is predicted to do.
+    """
     lines: list[Line] = []
     chosen = range(0)
     for number, finding in enumerate(findings):
@@ -26,6 +31,8 @@ def finding_lines(findings: Sequence[Finding], place: int, limits: LimitInfo, ce
             lines += [exact([("   ", "text"), (row, "text")], cells) for row in wrap(clean(finding.why), cells - 4, 3)]
         lines += _turn(finding, limits, cells, selected=number == place)
         if number == place:
+            for row_number, row in enumerate(wrap(clean(expected), cells - 10, 3)):
+                lines.append(exact([("         " if row_number else "   then  ", "label"), (row, "text")], cells))
             chosen = range(start, len(lines))
         lines.append(blank(cells))
     return lines[:-1], chosen

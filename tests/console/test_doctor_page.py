@@ -13,6 +13,7 @@ from console.app import ConsoleApp
 from console.screens.doctor import DoctorPage
 from console.sources.base import Answer
 from console.sources.recording import RecordingSource, read_frames
+from engine.advice.finding import Finding
 from engine.telemetry.frame import LimitInfo
 from tests.advice.test_doctor import QUEUED, run, slot
 from tests.advice.test_doctor import frame as make_frame
@@ -98,6 +99,26 @@ async def test_enter_takes_the_knob_and_enter_again_turns_it() -> None:
         source.answer = lambda _changes: Answer(True, revision=9)
         await pilot.press("u")
         await until(pilot, lambda: source.changes[-1] == ({"slots": 4}, 8))
+
+
+async def test_what_the_simulator_predicts_stands_beside_the_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def predicted(_frames: object, finding: Finding) -> str:
+        asked.append(finding.turn)
+        return "TTFT p95 4.1 s → 1.2 s, ITL p95 35 ms → 41 ms, tok/s 88 → 140  (simulated, 42 requests)"
+
+    monkeypatch.setattr("console.screens.doctor.in_words", predicted)
+    first, *rest = run(**QUEUED, limits=LIMITS)
+    app, source = console(first)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("5")
+        for frame in rest:
+            source.give(frame)
+        await seen(pilot, "then  TTFT p95 4.1 s → 1.2 s")
+        await seen(pilot, "enter turns it")
+        await pilot.pause(0.1)
+        assert asked.count("slots 4 → 7") == 1, "once for each change, not at every look"
 
 
 async def test_what_came_of_it_is_told_and_judged_anew() -> None:
