@@ -20,8 +20,8 @@ from engine.telemetry.history_file import RequestRecord
 
 PREDICTABLE = ("queue", "preemption", "prefill", "decode", "budget")
 """Rules whose traffic is recorded whole: what was refused or gave up is not, and cannot be sent again."""
-MOST_REQUESTS = 150
-"""The newest ones; more would take many seconds to simulate."""
+MOST_TOKENS = 20_000
+"""Tokens written by the requests that are sent again, the newest ones; more would take many seconds to simulate."""
 BELIEVED = 1.5
 """The simulation of what was may differ from what was measured by this factor, each way."""
 NOTICEABLE = 0.05
@@ -75,7 +75,7 @@ def predict(
     measured: WindowInfo,
 ) -> Prediction:
     """``measured`` is what the records were really like. Raises NoPredictionError."""
-    sent = [record for record in records if record.duration is not None and record.output_tokens][-MOST_REQUESTS:]
+    sent = _newest(records)
     if len(sent) < FEW_REQUESTS:
         raise NoPredictionError(f"only {len(sent)} requests are recorded")
     before, after = _settings(limits, {}), _settings(limits, changes)
@@ -90,6 +90,18 @@ def predict(
                 "the speed card may be old, or the machine busy with other work"
             )
     return Prediction(now, Expected.of(replay(sent, after, card)), len(sent))
+
+
+def _newest(records: Sequence[RequestRecord]) -> list[RequestRecord]:
+    """Those that can be sent again, as many of the newest as are not too much work; ``records`` are oldest first."""
+    known = [record for record in records if record.duration is not None and record.output_tokens]
+    written, number = 0, 0
+    for record in reversed(known):
+        written += record.output_tokens or 0
+        if written > MOST_TOKENS:
+            break
+        number += 1
+    return known[len(known) - number :]
 
 
 def _settings(limits: LimitInfo, changes: Mapping[str, Any]) -> LiveSettings:
