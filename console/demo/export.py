@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from console.demo.lines import report_lines
-from console.demo.state import DemoState
+from console.demo.state import ENDINGS, DemoState, Sample, result_from, row_of
 from console.load.machine import describe_machine
 from console.themes import ConsoleTheme
 from console.widgets.cells import Line, plain
@@ -28,15 +28,28 @@ def as_text(state: DemoState, cells: int = CELLS) -> str:
 
 
 def as_json(state: DemoState, seed: int) -> dict[str, Any]:
-    """Rows with their results; those not reached have ``null``."""
+    """Rows with their results and a sample for each second; a row not reached has ``null`` and none."""
     rows = [
         {name: getattr(row, name) for name in ("group", "name", "users", "who", "mode", "seconds", "scene")}
-        | {"result": None if result is None else dataclasses.asdict(result)}
-        for row, result in zip(state.rows, state.results, strict=True)
+        | {
+            "result": None if result is None else dataclasses.asdict(result),
+            "samples": [dataclasses.asdict(sample) for sample in samples],
+        }
+        for row, result, samples in zip(state.rows, state.results, state.samples, strict=True)
     ]
     return {
         "engine": state.engine, "machine": describe_machine(), "seed": seed, "ended": state.ended, "rows": rows,
     }  # fmt: skip
+
+
+def from_json(document: dict[str, Any]) -> DemoState:
+    """The demonstration that :func:`as_json` wrote."""
+    rows = document["rows"]
+    state = DemoState([row_of(row) for row in rows], engine=document["engine"], ended=document["ended"])
+    state.end_text = ENDINGS.get(state.ended, "")
+    state.results = [None if row["result"] is None else result_from(row["result"]) for row in rows]
+    state.samples = [[Sample(**sample) for sample in row["samples"]] for row in rows]
+    return state
 
 
 def as_svg(lines: list[Line], theme: ConsoleTheme, title: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from console.cli.admin import AdminError, NoEngineError
 from console.demo import export
 from console.demo.run import Demo, DemoError
-from console.demo.state import DemoState, Event
+from console.demo.state import ENDINGS, DemoState, Event
 from console.demo.wanted import Wanted
 from console.load.client import RequestFailedError
 from console.load.traffic import SIMULATED
@@ -55,18 +55,19 @@ async def perform(
     for number in caught:
         loop.add_signal_handler(number, task.cancel)
     stopper = None if stop is None else asyncio.create_task(_cancel_at(stop, task))
-    how, text = "done", "done; the settings are as they were"
+    how, failure = "done", ""
     try:
         await task
     except asyncio.CancelledError:
-        how, text = "stopped", "stopped before the end; the settings are as they were"
+        how = "stopped"
     except (NoEngineError, AdminError, RequestFailedError, DemoError, OSError) as error:
-        how, text = "failed", str(error)
+        how, failure = "failed", str(error)
     finally:
         for number in caught:
             loop.remove_signal_handler(number)
         if stopper is not None:
             stopper.cancel()
+    text = ENDINGS.get(how, failure)
     files: list[str] = []
     if folder is not None and state.rows:
         state.ended = how  # type: ignore[assignment]

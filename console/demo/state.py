@@ -11,6 +11,12 @@ from console.demo.rows import SWITCH_SECONDS, Row
 Event = dict[str, Any]
 """``event`` names it: plan, status, row, sample, result, end. Plain JSON."""
 
+ENDINGS = {
+    "done": "done; the settings are as they were",
+    "stopped": "stopped before the end; the settings are as they were",
+}
+"""What an end without a failure is called."""
+
 
 @dataclass(frozen=True)
 class Sample:

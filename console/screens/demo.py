@@ -169,6 +169,11 @@ class DemoPage(Page):
         else:
             self._begin()
 
+    def show(self, state: DemoState, row: int | None = None) -> None:
+        """Show a demonstration, that of a report for example, with this row selected."""
+        self.state, self._row = state, row
+        self.redraw()
+
     def _begin(self) -> None:
         wanted = CHOICES[self._choice].wanted
         self.state, self._row = DemoState(status="starting"), None

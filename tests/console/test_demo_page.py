@@ -134,8 +134,7 @@ def test_picture(snap_compare: Callable[..., bool], moment: str, size: tuple[int
     async def look(pilot: Pilot[int]) -> None:
         page = await menu(pilot, control)
         if moment != "menu":
-            page.state = made(ended=moment == "done")
-            page.redraw()
+            page.show(made(ended=moment == "done"))
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=look)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
+from console.demo.export import as_json, from_json
 from console.demo.lines import plot_block, progress_line, report_lines, row_line, table_lines
 from console.demo.result import Result
 from console.demo.rows import Mode, Row, usual_rows
@@ -103,3 +105,11 @@ def test_what_is_not_known_is_a_dash_and_a_lower_bound_is_marked() -> None:
     shown = [plain(line) for line in table_lines(state, 80, 4, 5)]
     assert len(shown) == 4
     assert shown[-1].startswith(" › continuous")
+
+
+def test_a_report_in_json_is_the_whole_demonstration() -> None:
+    state = made(ended=True)
+    document = json.loads(json.dumps(as_json(state, 1)))
+    again = from_json(document)
+    assert (again.rows, again.results, again.samples) == (state.rows, state.results, state.samples)
+    assert again.ended == "done"
