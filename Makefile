@@ -26,6 +26,7 @@ format: setup-test
 screenshots: setup-test
 	$(PIP) install --quiet -c .ci/constraints.txt -e '.[screenshots]'
 	$(VENV)/bin/python -m tests.screenshots
+	$(VENV)/bin/python -m tests.demo.pictures
 
 setup: $(VENV)/.installed
 setup-test: $(VENV)/.installed-test

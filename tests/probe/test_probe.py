@@ -19,6 +19,8 @@ from tests.probe.servers import BufferingServer, NativeOllama, SlottedServer
 from tests.server.harness import running
 
 QUICK = Limits(at_once=5, longest=0)
+TOGETHER = ("batched", "sharing bandwidth")
+"""Which of the two it is, is a matter of speed, and of what else the machine does: test_judge has it."""
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +53,7 @@ async def test_one_slot_queues() -> None:
 async def test_slots_and_refusals_are_counted() -> None:
     report = await probed(SlottedServer(3, queue=1))
     assert report.pair is not None
-    assert report.pair.verdict == "batched"
+    assert report.pair.verdict in TOGETHER
     assert report.slots is not None
     assert (report.slots.at_once, report.slots.answered, report.slots.refused) == (3, 4, 1)
     assert not found_wrong(report)
@@ -142,7 +144,7 @@ def test_the_command_against_slotdeck_itself(tokenizer: Path, tmp_path: Path, mo
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == code, result.output
         assert "at most" in result.stderr.splitlines()[0]
-        assert words in result.stdout
+        assert ("QUEUED" in result.stdout) == (mode == "serial")
         assert f"{1 if mode == 'serial' else 3} in effect: of 4 sent at once" in result.stdout
         assert "refused, not cut: HTTP 400" in result.stdout
         assert "the server names a context of 4096 tokens" in result.stdout
@@ -155,4 +157,5 @@ async def test_the_command_prints_json() -> None:
         result = await asyncio.to_thread(CliRunner().invoke, app, arguments)
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
-    assert (document["pair"]["verdict"], document["slots"]["at_once"], document["cut"]) == ("batched", 2, None)
+    assert document["pair"]["verdict"] in TOGETHER
+    assert (document["slots"]["at_once"], document["cut"]) == (2, None)
