@@ -36,7 +36,9 @@ POOL_SHARE = 0.8
 NICE = 5
 """The search gives way to an engine that serves."""
 SPARE = 1.25
-"""Slots are tried up to so many for each user."""
+"""Slots are tried up to so many for each user,"""
+LEAST_SLOTS = 4
+"""and up to these for few."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,7 @@ def _job(wanted: Search, card: SpeedCard, frame: Frame | None) -> tuple[Job, str
         traffic=traffic,
         records=tuple(records),
         context=context,
-        most_slots=max(2, int(SPARE * users)),
+        most_slots=max(LEAST_SLOTS, int(SPARE * users)),
         most_pool=max(context, min(most_pool(card, frame), 2 * users * context)),
         modes=wanted.modes,
         seed=wanted.seed,

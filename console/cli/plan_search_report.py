@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -174,7 +174,7 @@ def search_json(found: Found, card: SpeedCard, traffic: str, verified: dict[str,
         "choice": None if found.choice is None else tried_json(found.choice),
         "runner_up": None if found.runner_up is None else tried_json(found.runner_up),
         "frontier": [tried_json(tried) for tried in found.frontier()],
-        "verified": {name: [asdict(one) for one in runs] for name, runs in verified.items()},
+        "verified": {name: [_measured_json(one) for one in runs] for name, runs in verified.items()},
     }
 
 
@@ -182,6 +182,10 @@ def tried_json(tried: Tried) -> dict[str, Any]:
     values = asdict(tried)
     values["settings"] = tried.settings.model_dump()
     return values
+
+
+def _measured_json(measured: Measured) -> dict[str, Any]:
+    return asdict(replace(measured, samples=()))
 
 
 def duration(seconds: float | None) -> str:

@@ -147,7 +147,7 @@ async def _serve(admin: AdminClient, frame: Frame, served: Served, say: Say) -> 
         base = await discover(client, url, None, None)
         say("measuring how many tokens words become")
         served.wording = await measure_wording(client, base)
-        cursor = _steps(admin, 0)[1]
+        cursor = steps_after(admin, 0)[1]
         for number, phase in enumerate(PHASES):
             traffic = Traffic(phase.kind, phase.users, phase.seconds, CONTEXT, seed=number + 1)
             say(f"{phase.users} x {phase.kind}, budget {phase.budget}, {phase.seconds:.0f} s")
@@ -174,7 +174,7 @@ async def _phase(
         for slot in frame.slots:
             if slot.request_id is not None and slot.prompt_tokens is not None and slot.intake is not None:
                 served.intakes[slot.request_id] = (slot.prompt_tokens, slot.intake)
-        fresh, cursor = await asyncio.to_thread(_steps, admin, cursor)
+        fresh, cursor = await asyncio.to_thread(steps_after, admin, cursor)
         found += fresh
     await task
     return found, cursor
@@ -186,7 +186,8 @@ async def guests(admin: AdminClient, base: Endpoint, names: Sequence[str]) -> li
     return [replace(base, api_key=minted["keys"][name]) for name in names]
 
 
-def _steps(admin: AdminClient, cursor: int) -> tuple[list[StepSample], int]:
+def steps_after(admin: AdminClient, cursor: int) -> tuple[list[StepSample], int]:
+    """The engine's measured steps after the first ``cursor``, as far as it keeps them, and the new cursor."""
     answer = admin.call("GET", f"/admin/steps?after={cursor}")
     return read_samples(answer["steps"]), int(answer["cursor"])
 

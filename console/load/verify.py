@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from console.load.bench_run import private_engine
-from console.load.card import guests
+from console.load.card import guests, steps_after
 from console.load.client import discover, make_client
 from console.load.scripted import play, scripts_of
 from engine.advice.speed_card import Wording
 from engine.advice.traffic import Traffic
 from engine.settings import StartSettings
+from engine.telemetry.step_log import StepSample
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Measured:
     preemptions: int
     cached_tokens: int
     seconds: float
+    samples: tuple[StepSample, ...] = ()
+    """The last steps of the run, as the engine measured them."""
 
 
 MOST_SECONDS = 540.0
@@ -67,6 +70,7 @@ def verify(settings: StartSettings, traffic: Traffic, wording: Wording, say: Cal
                 preemptions=last.counters.preemptions or 0,
                 cached_tokens=last.counters.cached_tokens or 0,
                 seconds=seconds,
+                samples=tuple((await asyncio.to_thread(steps_after, admin, 0))[0]),
             )
 
         return asyncio.run(run())

@@ -17,7 +17,7 @@ from engine.settings import BLOCK_SIZE, LiveSettings
 
 SLOTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 BUDGETS = (32, 64, 128, 256, 512)
-QUEUES = (4, 16, 64)
+QUEUES = (2, 4, 8, 16, 64)
 CONTEXTS = (1, 2)
 """Times what the longest request needs."""
 POOLS = (0.5, 1.0)

@@ -72,11 +72,17 @@ class Traffic:
     seconds: float
     context: int
     seed: int = 1
+    shape: Shape | None = None
+    """Instead of what the kind usually sends."""
+
+    @property
+    def drawn_from(self) -> Shape:
+        return self.shape or SHAPES[self.kind]
 
     @property
     def most_tokens(self) -> int:
         """Tokens that no request of this traffic exceeds."""
-        shape = SHAPES[self.kind]
+        shape = self.drawn_from
         grown = shape.opening[1] + (shape.turns[1] - 1) * (shape.message[1] + shape.answer[1]) + shape.answer[1]
         return min(self.context, grown)
 
@@ -85,7 +91,7 @@ class Traffic:
 
     def script(self, user: int) -> Iterator[Turn]:
         """The turns of one user, without end."""
-        return script(SHAPES[self.kind], self.context, f"{self.seed}/{self.kind}/{user}")
+        return script(self.drawn_from, self.context, f"{self.seed}/{self.kind}/{user}")
 
 
 def script(shape: Shape, context: int, seed: str) -> Iterator[Turn]:
@@ -111,7 +117,7 @@ def script(shape: Shape, context: int, seed: str) -> Iterator[Turn]:
 
 def describe(traffic: Traffic) -> str:
     """One line for people."""
-    shape = SHAPES[traffic.kind]
+    shape = traffic.drawn_from
     who = {"chat": "people who read", "agent": "agents that never pause", "documents": "jobs over documents"}
     pause = f" {shape.think[0]:.0f} to {shape.think[1]:.0f} s between turns" if shape.think[1] else ""
     return (
