@@ -89,7 +89,7 @@ def measure_card(settings: StartSettings, say: Say) -> SpeedCard:
         **{name: facts[name] for name in SpeedCard.model_fields if name in facts and name not in _LIMITS},
         memory=Limit(**facts["memory"]),
         arithmetic=Limit(**facts["arithmetic"]),
-        overhead=_overhead(served.alone, 1 / facts["decode_per_second"]),
+        overhead=overhead_of(served.alone),
         alone=fit_few(alone),
         served=fit(served.samples),
         edge=edge_of(served.alone, list(served.intakes.values())),
@@ -192,14 +192,14 @@ def steps_after(admin: AdminClient, cursor: int) -> tuple[list[StepSample], int]
     return read_samples(answer["steps"]), int(answer["cursor"])
 
 
-def _overhead(samples: Sequence[StepSample], decode: float) -> float:
-    """Part of a served step of one stream that the runner alone would not take."""
-    periods = [
-        sample.seconds + sample.between
+def overhead_of(samples: Sequence[StepSample]) -> float:
+    """Part of a served period of one stream's decoding in which the model computes nothing."""
+    parts = [
+        sample.between / (sample.seconds + sample.between)
         for sample in samples
         if sample.between is not None and sample.work.decodes == 1 and not sample.work.prefill_tokens
     ]
-    return max(0.0, 1 - decode / median(periods)) if periods else 0.0
+    return median(parts) if parts else 0.0
 
 
 def edge_of(samples: Sequence[StepSample], intakes: Sequence[tuple[int, float]]) -> Edge:

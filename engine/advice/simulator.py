@@ -164,7 +164,7 @@ class Simulator:
         self.now = 0.0
         self.scheduler = Scheduler(settings, BlockPool(blocks_for(settings.kv_tokens)), block_bytes)
         self.outcome = Outcome()
-        self._times = times
+        self.times = times
         self._edge = edge or Edge()
         self._watcher = watcher
         self._block_copy_seconds = block_copy_seconds
@@ -184,15 +184,15 @@ class Simulator:
             self._watcher.watch(self)
         glides = self._watcher is None and not self._check
         for user in users:
-            self._next_turn(_Client(user, iter(user.turns)), after=0.0)
+            self.begin(user)
         while True:
-            self._receive(self.now)
+            self.receive(self.now)
             if self.scheduler.has_work:
                 self._step()
                 if glides:
                     self._glide()
-            elif self._arrivals:
-                self.now = self._arrivals[0][0]
+            elif (arrival := self.next_arrival) is not None:
+                self.now = arrival
             else:
                 break
             if self._watcher is not None:
@@ -202,6 +202,15 @@ class Simulator:
         return self.outcome
 
     # -- clients -----------------------------------------------------------------------------------------------
+
+    def begin(self, user: User) -> None:
+        """The user's first message is under way."""
+        self._next_turn(_Client(user, iter(user.turns)), after=0.0)
+
+    @property
+    def next_arrival(self) -> float | None:
+        """When the queue sees the next message; ``None``: nobody sends any more."""
+        return self._arrivals[0][0] if self._arrivals else None
 
     def _next_turn(self, client: _Client, after: float) -> None:
         """Its next message, if it comes in time; ``after`` is the end of the answer before."""
@@ -221,7 +230,8 @@ class Simulator:
         intake = self._edge.intake + self._edge.intake_token * (client.length + client.turn.message)
         heapq.heappush(self._arrivals, (arrival + intake, next(self._order), client))
 
-    def _receive(self, until: float) -> None:
+    def receive(self, until: float) -> None:
+        """Let all come that has arrived by then."""
         while self._arrivals and self._arrivals[0][0] <= until:
             queued, number, client = heapq.heappop(self._arrivals)
             self._queue(client, queued, number)
@@ -241,7 +251,7 @@ class Simulator:
         if self._watcher is not None:
             self._watcher.received(now)
         try:
-            scheduler.add(request)
+            self.submit(request)
         except QueueFullError as error:
             outcome.rejected += 1
             if self._watcher is not None:
@@ -265,6 +275,10 @@ class Simulator:
         client.length = length  # what was said stays said, and was not answered
         self._next_turn(client, now)
 
+    def submit(self, request: Request) -> None:
+        """Hand a request to what serves it. Raises as :meth:`Scheduler.add`."""
+        self.scheduler.add(request)
+
     def _retry_after(self) -> float:
         """Whole seconds, as the server says them."""
         finished = len(self._lengths)
@@ -279,6 +293,10 @@ class Simulator:
         wait = waits[-1] if waits else None
         return max(1, round(min(wait or 1.0, MOST_RETRY_AFTER))) + self._random.randint(0, 2)
 
+    def token_of(self, request: Request) -> int:
+        """What comes next in its conversation."""
+        return self._senders[request.id].conversation * CONVERSATION + len(request.token_ids)
+
     # -- steps -------------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
@@ -290,16 +308,16 @@ class Simulator:
         if not scheduler.pool.num_free or (len(scheduler.waiting) and admitted < scheduler.settings.slots):
             outcome.pool_bound = True
         work = work_of(plan)
-        seconds = self._times.draw(work)
+        seconds = self.times.draw(work)
         for swap in (*plan.swap_outs, *plan.swap_ins):
             seconds += len(swap.block_ids) * self._block_copy_seconds
-        self._receive(self.now + seconds)
+        self.receive(self.now + seconds)
         self.now += seconds
         tokens = {}
         for row in plan.rows:
             if row.samples:
                 request = row.request
-                tokens[request.id] = self._senders[request.id].conversation * CONVERSATION + len(request.token_ids)
+                tokens[request.id] = self.token_of(request)
         events = scheduler.commit(plan, StepResult(tokens), self.now)
         outcome.steps += 1
         if work.prefill_tokens:
@@ -341,12 +359,12 @@ class Simulator:
         arrival = self._arrivals[0][0] if self._arrivals else float("inf")
         decodes, first = len(running), 0.0
         seconds: list[float] = []
-        longest = self._times.model.spread[-1]
+        longest = self.times.model.spread[-1]
         while len(seconds) < count:
             work = StepWork(decodes, 0, 0, 0, context + len(seconds) * decodes, 0)
-            if self.now + self._times.model.seconds(work) * longest >= arrival:
+            if self.now + self.times.model.seconds(work) * longest >= arrival:
                 break
-            step = self._times.draw(work)
+            step = self.times.draw(work)
             seconds.append(step)
             self.now += step
             if len(seconds) == 1:
@@ -354,7 +372,7 @@ class Simulator:
         if not seconds:
             return
         for request in running:
-            start = self._senders[request.id].conversation * CONVERSATION + len(request.token_ids)
+            start = self.token_of(request)
             request.token_ids += range(start, start + len(seconds))
             request.num_computed_tokens += len(seconds)
             assert request.timeline.last_token is not None
@@ -384,9 +402,10 @@ class Simulator:
             elif event.kind is EventKind.RESUMED:
                 outcome.recomputed_tokens += event.tokens
             elif event.kind is EventKind.FINISHED:
-                self._finished(request)
+                self.finished(request)
 
-    def _finished(self, request: Request) -> None:
+    def finished(self, request: Request) -> None:
+        """Its answer is complete: its user reads, and asks again."""
         outcome = self.outcome
         client = self._senders.pop(request.id)
         outcome.finished += 1

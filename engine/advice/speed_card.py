@@ -79,7 +79,7 @@ class SpeedCard(BaseModel):
     arithmetic: Limit
     """Operations per second of prefill, of those that one large product reaches."""
     overhead: float
-    """Part of a served step of one stream that is not the model's: 0 to 1."""
+    """Part of the time from step to step of one served stream in which the model computes nothing: 0 to 1."""
     kv_copy_bytes_per_second: float
     """To host memory, one way."""
     alone: StepModel
@@ -158,7 +158,7 @@ def what_binds(card: SpeedCard) -> list[str]:
     """Sentences for people: which limit holds decode and prefill back, and how near it they are."""
     decode = (
         f"decode: one stream reads {card.memory.used / 1e9:.1f} of the {card.memory.most / 1e9:.1f} GB/s that memory "
-        f"gives ({card.memory.share:.0%}); {card.overhead:.0%} of a served step is not the model's"
+        f"gives ({card.memory.share:.0%}); {card.overhead:.1%} of a served step is not the model's"
     )
     if card.overhead > 0.5:
         decode += ": overhead binds, a faster machine would help little"

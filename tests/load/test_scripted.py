@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from console.load import scripted
-from console.load.card import edge_of, fit_few
+from console.load.card import edge_of, fit_few, overhead_of
 from console.load.client import Endpoint, RequestFailedError, make_client
 from console.load.scripted import Played, measure_wording, play, scripts_of
 from engine.advice.speed_card import Wording
@@ -93,6 +93,8 @@ def test_the_edge_is_read_off_one_user_who_never_pauses() -> None:
     assert edge.intake == pytest.approx(0.002)
     assert edge.intake_token == pytest.approx(1e-5)
     assert edge.turnaround == pytest.approx(0.016)
+    assert overhead_of(samples) == pytest.approx(0.5)
+    assert overhead_of([]) == 0.0
 
 
 def test_a_few_steps_are_enough_when_each_is_a_median() -> None:
