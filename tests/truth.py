@@ -2,30 +2,31 @@
 
     python -m tests.truth [--runs 3] [--json FILE]
 
-Takes some five minutes for each run of everything. Two predictions stand beside what was measured: *card*, from the
-saved speed card of this machine (`slotdeck bench --card`), which was measured at another time; and *others*, from the
-steps of all other cases of this very bench, never of the case itself, so that a machine that became faster or slower
-since the card was made is not taken for an error of the simulator. Measured is the median of the runs, by the engine's
-own clock.
+Takes some five minutes for each run of everything. Three predictions stand beside what was measured:
+
+- *card*: from the saved speed card of this machine (`slotdeck bench --card`), which was measured at another time;
+- *others*: from the steps of all other cases of this very bench, so that a machine that became faster or slower since
+  the card was made is not taken for an error of the model;
+- *own*: from the steps of the case itself, so that only what the simulator does with them can be wrong.
+
+Measured is the median of the runs, by the engine's own clock; predicted the median over some seeds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 from typing import Any
-
-import psutil
 
 from console.load.card import CARD_SETTINGS, measure_card
 from console.load.machine import describe_machine
 from console.load.verify import Measured, verify
 from engine.advice.recorded import simulate
-from engine.advice.simulator import Outcome, User
+from engine.advice.simulator import User
 from engine.advice.speed_card import SpeedCard, SpeedCardError, newest_card, save_card
 from engine.advice.step_model import StepModelError, fit
 from engine.advice.traffic import Shape, Traffic
@@ -37,6 +38,7 @@ SECONDS = 20.0
 SHORT = Shape((0, 0), (0, 1), (60, 200), (30, 80), (20, 60), (2, 6))
 """Agents that never pause, with answers short enough for 20 of them to be served one after another in half a minute."""
 CASES = [(users, mode) for users in (2, 5, 20) for mode in ("continuous", "static", "serial")]
+SEEDS = 5
 COMPARED = ("ttft_p95", "itl_p95", "tokens_per_second")
 
 
@@ -48,10 +50,21 @@ def traffic_of(users: int) -> Traffic:
     return Traffic("agent", users, SECONDS, CONTEXT, seed=users, shape=SHORT)
 
 
-def predicted(card: SpeedCard, users: int, mode: str) -> Outcome:
-    traffic = traffic_of(users)
-    scripts = [User(name, traffic.script(number), SECONDS) for number, name in enumerate(traffic.names())]
-    return simulate(scripts, settings_of(mode), card)
+def predicted(card: SpeedCard, users: int, mode: str) -> dict[str, float]:
+    """The middle of some seeds, of each number that is compared."""
+    traffic, outcomes = traffic_of(users), []
+    for seed in range(SEEDS):
+        scripts = [User(name, traffic.script(number), SECONDS) for number, name in enumerate(traffic.names())]
+        outcomes.append(simulate(scripts, settings_of(mode), card, seed))
+    return {name: median(getattr(outcome, name) for outcome in outcomes) for name in COMPARED}
+
+
+def refitted(card: SpeedCard, runs: Iterable[Measured]) -> SpeedCard:
+    """The card with the served steps of these runs; as it was when they are too few."""
+    try:
+        return card.model_copy(update={"served": fit([sample for one in runs for sample in one.samples])})
+    except StepModelError:
+        return card
 
 
 def measured(card: SpeedCard, users: int, mode: str) -> Measured:
@@ -71,11 +84,15 @@ def main() -> None:
         card = measure_card(load_settings(CARD_SETTINGS), print)
         save_card(card)
     found: dict[tuple[int, str], list[Measured]] = {case: [] for case in CASES}
-    for turn in range(arguments.runs):
-        for users, mode in CASES:
-            found[users, mode].append(measured(card, users, mode))
-            load = os.getloadavg()[0]
-            print(f"run {turn + 1}: {users} users {mode}, load average {load:.1f}", flush=True)
+    try:
+        for turn in range(arguments.runs):
+            for users, mode in CASES:
+                found[users, mode].append(measured(card, users, mode))
+                busy = found[users, mode][-1].others
+                print(f"run {turn + 1}: {users} users {mode}; other programs kept {busy:.1f} cores busy", flush=True)
+    except KeyboardInterrupt:
+        print("stopped; what was measured so far:")
+    found = {case: runs for case, runs in found.items() if runs}
     document = report(card, found)
     if arguments.json:
         arguments.json.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
@@ -83,36 +100,28 @@ def main() -> None:
 
 def report(card: SpeedCard, found: dict[tuple[int, str], list[Measured]]) -> dict[str, Any]:
     """Print the table; gives what the test of orders is fed with."""
-    print(f"\n{'users':>5} {'mode':<11}{'':<18} {'measured':>9} {'runs':>17} {'card':>8} {'off':>5} ", end="")
-    print(f"{'others':>8} {'off':>5}")
+    heads = f"{'measured':>9} {'runs':>17}" + "".join(f"{name:>8} {'off':>5}" for name in ("card", "others", "own"))
+    print(f"\n{'users':>5} {'mode':<11}{'':<18} {heads}")
     rows = []
     for (users, mode), runs in found.items():
-        others = [
-            sample for case, its in found.items() if case != (users, mode) for one in its for sample in one.samples
-        ]
-        try:
-            now = card.model_copy(update={"served": fit(others)})
-        except StepModelError:
-            now = card
-        row: dict[str, Any] = {"users": users, "mode": mode}
+        rest = [one for case, its in found.items() if case != (users, mode) for one in its]
+        cards = {"card": card, "others": refitted(card, rest), "own": refitted(card, runs)}
+        guesses = {name: predicted(which, users, mode) for name, which in cards.items()}
+        row: dict[str, Any] = {"users": users, "mode": mode, "others_busy": [round(one.others, 2) for one in runs]}
         for name in COMPARED:
             values = [value for one in runs if (value := getattr(one, name)) is not None]
             truth = median(values)
-            first, second = (getattr(predicted(which, users, mode), name) for which in (card, now))
             scale, unit = (1.0, "") if name == "tokens_per_second" else (1000.0, " ms")
-            print(
-                f"{users:>5} {mode:<11}{name + unit:<18} {scale * truth:>9.1f} "
-                f"{f'{scale * min(values):.1f} – {scale * max(values):.1f}':>17} "
-                f"{scale * first:>8.1f} {first / truth - 1:>+5.0%} {scale * second:>8.1f} {second / truth - 1:>+5.0%}"
-            )
-            row[name] = {"measured": values, "card": first, "others": second}
+            cells = [f"{scale * guess[name]:>8.1f} {guess[name] / truth - 1:>+5.0%}" for guess in guesses.values()]
+            span = f"{scale * min(values):.1f} – {scale * max(values):.1f}"
+            print(f"{users:>5} {mode:<11}{name + unit:<18} {scale * truth:>9.1f} {span:>17}{''.join(cells)}")
+            row[name] = {"measured": values} | {which: guess[name] for which, guess in guesses.items()}
         rows.append(row)
-    everything = [sample for its in found.values() for one in its for sample in one.samples]
+    everything = [one for its in found.values() for one in its]
     return {
         "measured": time.strftime("%Y-%m-%d %H:%M"),
         "machine": describe_machine(),
-        "load": psutil.getloadavg(),
-        "card": card.model_copy(update={"served": fit(everything)}).model_dump(),
+        "card": refitted(card, everything).model_dump(),
         "rows": rows,
     }
 

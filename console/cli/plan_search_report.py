@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from engine.advice.search import Found, Goals, Tried
-from engine.advice.speed_card import SpeedCard
+from engine.advice.speed_card import BUSY, SpeedCard, disturbed
 
 if TYPE_CHECKING:
     from console.load.verify import Measured
@@ -33,6 +33,8 @@ def search_text(found: Found, card: SpeedCard, traffic: str, seconds: float) -> 
         "speed    ",
         f"{card.model} {card.weights}, KV {card.kv_dtype}, {card.device}, {card.threads} threads, measured {when}",
     )
+    if (warning := disturbed(card)) is not None:
+        lines += _wrapped("beware   ", warning)
     lines += _wrapped("goals    ", f"{goals_words(goals)}, nobody preempted, nobody refused")
     requests = found.requests
     lines += _wrapped(
@@ -154,6 +156,9 @@ def verify_text(title: str, tried: Tried, measured: Sequence[Measured]) -> list[
         off = "–" if got is None or not predicted else f"{predicted / got - 1:+.0%}"
         runs = f"{show(min(values))} to {show(max(values))}" if len(values) > 1 else str(len(values))
         lines.append(f"  {label:<10} {show(predicted):>10} {show(got):>10} {off:>7}  {runs}")
+    others = max(one.others for one in measured)
+    if others > BUSY:
+        lines += _wrapped("  beware   ", f"other programs kept up to {others:.1f} cores busy meanwhile")
     counts = [(one.preemptions, one.rejected) for one in measured]
     lines.append(
         f"  {'preempted':<10} {tried.preemptions:>10} {median(pair[0] for pair in counts):>10.0f}\n"

@@ -24,7 +24,7 @@ from console.cli.admin import AdminClient
 from console.cli.engine_process import ENGINE_COMMAND, PROGRESS_PREFIX, EngineExitedError
 from console.load.bench_run import private_engine
 from console.load.client import Endpoint, discover, make_client
-from console.load.machine import describe_machine
+from console.load.machine import OtherPrograms, describe_machine
 from console.load.scripted import measure_wording, play, scripts_of
 from engine.advice.simulator import Edge
 from engine.advice.speed_card import Limit, SpeedCard, Wording
@@ -70,7 +70,8 @@ class Served:
     """Those of the phase with one user."""
     intakes: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Request id to prompt tokens and seconds of intake."""
-    frame: Frame | None = None
+    others: float = 0.0
+    """Cores that other programs kept busy meanwhile."""
     wording: Wording | None = None
 
 
@@ -80,12 +81,12 @@ def measure_card(settings: StartSettings, say: Say) -> SpeedCard:
     served = Served()
     with private_engine(settings, say) as (admin, frame):
         asyncio.run(_serve(admin, frame, served, say))
-    assert served.frame is not None
     assert served.wording is not None
     alone = [StepSample(StepWork(*work), 0.0, seconds, 0.0) for work, seconds in facts["steps"]]
     return SpeedCard(
         measured=time.time(),
         machine=describe_machine(),
+        others=served.others,
         **{name: facts[name] for name in SpeedCard.model_fields if name in facts and name not in _LIMITS},
         memory=Limit(**facts["memory"]),
         arithmetic=Limit(**facts["arithmetic"]),
@@ -142,7 +143,7 @@ def _output(command: Sequence[str], environment: dict[str, str], say: Say) -> st
 async def _serve(admin: AdminClient, frame: Frame, served: Served, say: Say) -> None:
     url = frame.engine.url or ""
     most = max(phase.users for phase in PHASES)
-    served.frame = frame
+    others = OtherPrograms(frame.engine.pid)
     async with make_client(url, most) as client:
         base = await discover(client, url, None, None)
         say("measuring how many tokens words become")
@@ -157,6 +158,7 @@ async def _serve(admin: AdminClient, frame: Frame, served: Served, say: Say) -> 
             served.samples += found
             if phase.users == 1:
                 served.alone += found
+        served.others = others.cores()
 
 
 async def _phase(

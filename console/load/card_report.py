@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from console.load.machine import machine_line
-from engine.advice.speed_card import SpeedCard, what_binds
+from engine.advice.speed_card import SpeedCard, disturbed, what_binds
 
 COLUMNS = 80
 
@@ -22,6 +22,8 @@ def card_text(card: SpeedCard) -> list[str]:
     ]
     for sentence in what_binds(card):
         lines += _wrapped("binds    ", sentence)
+    if (warning := disturbed(card)) is not None:
+        lines += _wrapped("beware   ", warning)
     lines += ["", f"milliseconds of a step    {'alone':>8} {'served':>8}"]
     for label, name, times in _PRICES:
         alone, served = (1000 * times * getattr(model, name) for model in (card.alone, card.served))

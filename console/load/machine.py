@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,33 @@ def describe_machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch,
     }
+
+
+class OtherPrograms:
+    """How much of the processor others take while something is measured: all that is busy but for this process and
+    the one with ``pid``. Counted from when it is made."""
+
+    def __init__(self, pid: int | None) -> None:
+        self._pids = [os.getpid(), *([] if pid is None else [pid])]
+        self._started = time.monotonic()
+        self._busy, self._own = self._read()
+
+    def cores(self) -> float:
+        """Busy with others, on average since then."""
+        busy, own = self._read()
+        seconds = max(time.monotonic() - self._started, 0.1)
+        return max(0.0, (busy - self._busy - (own - self._own)) / seconds)
+
+    def _read(self) -> tuple[float, float]:
+        now = psutil.cpu_times()
+        own = 0.0
+        for pid in self._pids:
+            try:
+                spent = psutil.Process(pid).cpu_times()
+            except psutil.Error:
+                continue
+            own += spent.user + spent.system
+        return now.user + now.system + getattr(now, "nice", 0.0), own
 
 
 def machine_line(machine: dict[str, Any]) -> str:

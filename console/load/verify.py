@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from console.load.bench_run import private_engine
 from console.load.card import guests, steps_after
 from console.load.client import discover, make_client
+from console.load.machine import OtherPrograms
 from console.load.scripted import play, scripts_of
 from engine.advice.speed_card import Wording
 from engine.advice.traffic import Traffic
@@ -30,6 +31,8 @@ class Measured:
     preemptions: int
     cached_tokens: int
     seconds: float
+    others: float = 0.0
+    """Cores that other programs kept busy meanwhile."""
     samples: tuple[StepSample, ...] = ()
     """The last steps of the run, as the engine measured them."""
 
@@ -44,6 +47,7 @@ def verify(settings: StartSettings, traffic: Traffic, wording: Wording, say: Cal
 
         async def run() -> Measured:
             url = frame.engine.url or ""
+            others = OtherPrograms(frame.engine.pid)
             async with make_client(url, traffic.users) as client:
                 base = await discover(client, url, None, None)
                 endpoints = await guests(admin, base, traffic.names())
@@ -70,6 +74,7 @@ def verify(settings: StartSettings, traffic: Traffic, wording: Wording, say: Cal
                 preemptions=last.counters.preemptions or 0,
                 cached_tokens=last.counters.cached_tokens or 0,
                 seconds=seconds,
+                others=others.cores(),
                 samples=tuple((await asyncio.to_thread(steps_after, admin, 0))[0]),
             )
 

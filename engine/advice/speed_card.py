@@ -60,6 +60,8 @@ class SpeedCard(BaseModel):
     measured: float
     """Wall clock."""
     machine: dict[str, str | int | float | None] = {}
+    others: float = 0.0
+    """Cores that other programs kept busy while the served steps were measured."""
     model: str
     weights: str
     kv_dtype: str
@@ -152,6 +154,20 @@ def newest_card() -> SpeedCard:
     if not cards:
         raise SpeedCardError("no speed was measured yet: run `slotdeck bench --card`")
     return max(cards, key=lambda card: card.measured)
+
+
+BUSY = 0.25
+"""Cores that others may take before a measurement says more about them than about the engine."""
+
+
+def disturbed(card: SpeedCard) -> str | None:
+    """A sentence when the machine was not quiet."""
+    if card.others <= BUSY:
+        return None
+    return (
+        f"other programs kept {card.others:.1f} cores busy while the card was measured: it predicts a machine as busy "
+        "as that one; measure again when it is quiet"
+    )
 
 
 def what_binds(card: SpeedCard) -> list[str]:
