@@ -99,6 +99,8 @@ ACTIONS: tuple[Action, ...] = (
            "Demo", "browse", 3, ("demo",)),
     Action(("halt", None), ("x",), "x", "end", "end the demo that runs; your settings come back",
            "Demo", "browse", 4, ("demo",)),
+    Action(("simulate", None), ("w",), "w", "what if", "simulate these people under the settings now and as advised",
+           "Planner", "browse", 7, ("planner",)),
     Action(("seek", -1), ("left_square_bracket",), "[", "earlier", "one recorded second back",
            "History", "browse", 3, ("history",)),
     Action(("seek", 1), ("right_square_bracket",), "]", "later", "one recorded second on",

@@ -9,10 +9,16 @@ from engine.telemetry.frame import EngineInfo
 
 def speed_of_engine(engine: EngineInfo) -> Speed | None:
     """Of an engine as it runs; ``None`` if it was not measured. Reads a file."""
+    card = card_of_engine(engine)
+    return _speed(card) if isinstance(card, SpeedCard) else None
+
+
+def card_of_engine(engine: EngineInfo) -> SpeedCard | str:
+    """All that was measured of an engine as it runs, or what to do to have it. Reads a file."""
     try:
-        return _speed(find_card(engine))
-    except SpeedCardError:
-        return None
+        return find_card(engine)
+    except SpeedCardError as error:
+        return str(error)
 
 
 def speed_of_model(model: ModelFacts, kv_dtype: str) -> Speed | None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from console.measured_speed import speed_of_engine
+from console.measured_speed import card_of_engine, speed_of_engine
 from console.planner_form import FIELDS, Form, by_name
 from console.prompts import Typed
 from console.screens.page import Chrome, Page, banner, framed, heading
 from console.store import View
+from console.what_if import Job, live_of, what_if
 from console.widgets.cells import Line, blank, clean, exact, wrap
 from console.widgets.engine_lines import title_line
-from console.widgets.plan import fact_lines, setting_lines, upper_lines, verdict_lines
+from console.widgets.plan import fact_lines, setting_lines, upper_lines, verdict_lines, what_if_lines
 from engine.advice.capacity import CapacityError, Memory, Speed
 from engine.advice.planner import Plan, make_plan
 from engine.advice.running import kv_dtype_of, memory_of
+from engine.advice.what_if import Expected, People, people_of
+from engine.settings import LiveSettings
 from engine.telemetry.frame import EngineInfo, Frame
 
 if TYPE_CHECKING:
@@ -46,6 +49,9 @@ class PlannerPage(Page):
         self._memory: Memory | None = None
         self._speed: Speed | None = None
         self._looked_for: EngineInfo | None = None
+        self._job: Job | None = None
+        self._expected: list[Expected] | None = None
+        """What came of the job; None while it runs."""
 
     def compose(self, view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
         note = f"{by_name(self._field).label}: {by_name(self._field).help}"
@@ -78,7 +84,12 @@ class PlannerPage(Page):
             text = made or ("no engine is connected" if view.frame is None else UNKNOWN_MODEL)
             return [exact([(f" {row}", "text")], cells) for row in wrap(clean(text), cells - 2, 4)]
         upper = upper_lines(made, self.form, self.place, cells)
-        parts = [fact_lines(made, cells), setting_lines(made, view.limits, cells), verdict_lines(made, cells)]
+        parts = [
+            fact_lines(made, cells),
+            setting_lines(made, view.limits, cells),
+            self._what_if(made, view.frame, cells),
+            verdict_lines(made, cells),
+        ]
         room = left - len(upper) - sum(map(len, parts)) - sum(map(bool, parts))
         air = [blank(cells)] if room >= 0 else []
         advice = [line for part in parts if part for line in (*air, *part)]
@@ -93,6 +104,21 @@ class PlannerPage(Page):
         if hidden and lines:
             lines[-1] = exact([(f" ↓ {hidden + 1} more lines", "key"), ("  PgDn PgUp", "label")], cells)
         return [*fixed, *lines]
+
+    def _what_if(self, made: Plan, frame: Frame | None, cells: int) -> list[Line]:
+        """What was simulated, as long as it is about what is planned now."""
+        if self._job is None or frame is None or self._pair(made, frame) != (self._job.people, self._job.settings):
+            return []
+        if self._expected is None:
+            return [exact([(" simulating …", "label")], cells)]
+        return what_if_lines(self._expected, cells)
+
+    def _pair(self, made: Plan, frame: Frame) -> tuple[People | None, tuple[LiveSettings, ...]]:
+        """The people, and the settings in force and advised."""
+        now = live_of(frame)
+        if now is None or not made.settings:
+            return people_of(made), ()
+        return people_of(made), (now, now.model_copy(update={one.name: one.value for one in made.settings}))
 
     def _plan(self, frame: Frame | None) -> Plan | str | None:
         """The plan for the engine of a frame, why there is none, or None if nothing is known of its model."""
@@ -165,6 +191,40 @@ class PlannerPage(Page):
             self.app.say("nothing can be advised: the weights leave no room", failed=True)
         else:
             self.app.knob_hand.offer({one.name: one.value for one in made.settings})
+
+    def action_simulate(self) -> None:
+        """Simulate these people under the settings in force and under those advised."""
+        frame = self.app.store.view.frame
+        made = self._plan(frame)
+        if not isinstance(made, Plan) or frame is None:
+            self.app.say("there is no plan for this engine", failed=True)
+            return
+        people, settings = self._pair(made, frame)
+        if (reason := self._not_here(made, frame)) is not None:
+            self.app.say(reason, failed=True)
+        elif people is None:
+            self.app.say("to simulate it, give the lengths of prompt and answer", failed=True)
+        elif not settings:
+            self.app.say("there is nothing to simulate: no settings are known or advised", failed=True)
+        else:
+            self.app.run_worker(
+                self._simulate(frame.engine, people, settings), group="what-if", exclusive=True, exit_on_error=False
+            )
+
+    async def _simulate(self, engine: EngineInfo, people: People, settings: tuple[LiveSettings, ...]) -> None:
+        card = await asyncio.to_thread(card_of_engine, engine)
+        if isinstance(card, str):
+            self.app.say(card, failed=True)
+            return
+        self._job, self._expected = Job(people=people, settings=settings, card=card), None
+        self.redraw()
+        expected = await what_if(self._job)
+        if isinstance(expected, str):
+            self._job = None
+            self.app.say(expected, failed=True)
+        else:
+            self._expected = expected
+        self.redraw()
 
     def _not_here(self, made: Plan, frame: Frame) -> str | None:
         """Why these settings are not ones for the engine that runs."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from console.knobs import shown as setting_shown
 from console.planner_form import FIELDS, Form, origin, shown
 from console.widgets import formats
 from console.widgets.cells import UNKNOWN, Line, Span, beside, exact, left, right, wrap
 from engine.advice.capacity import about, byte_words
 from engine.advice.planner import Plan
+from engine.advice.what_if import Expected
 from engine.settings import SETTINGS
 from engine.telemetry.frame import LimitInfo
 
@@ -102,6 +105,24 @@ def verdict_lines(plan: Plan, cells: int) -> list[Line]:
         lines += _hanging([(mark, verdict.level)], 3, verdict.text, verdict.level if mark.strip() else "text", cells)
     for text in (*(f"Assumed: {one}." for one in plan.assumed), *plan.question.model.notes):
         lines += _hanging([("   ", "text")], 3, text, "label", cells)
+    return lines
+
+
+def what_if_lines(expected: Sequence[Expected], cells: int) -> list[Line]:
+    """What was simulated of the settings in force and of those advised."""
+    head = f" {'simulated':<12}{'TTFT p95':>9}{'ITL p95':>9}{'tok/s':>7}{'preempted':>11}{'refused':>9}{'served':>8}"
+    lines = [exact([(head, "label")], cells)]
+    for name, one in zip(("as it is", "advised"), expected, strict=True):
+        spans: list[Span] = [
+            (f" {name:<12}", "text"),
+            (right(formats.seconds(one.ttft_p95), 9), "value"),
+            (right(formats.gap(one.itl_p95), 9), "value"),
+            (right(formats.rate(one.tokens_per_second), 7), "value"),
+            (right(formats.count(one.preemptions), 11), "warn" if one.preemptions else "value"),
+            (right(formats.count(one.refused), 9), "warn" if one.refused else "value"),
+            (right(formats.count(one.finished), 8), "value"),
+        ]
+        lines.append(exact(spans, cells))
     return lines
 
 

@@ -13,11 +13,13 @@ from console.app import ConsoleApp
 from console.planner_form import FIELDS, Form, shown
 from console.screens.planner import PlannerPage
 from console.sources.base import Answer
+from console.what_if import Job, what_if
 from console.widgets.cells import line_width, plain
 from console.widgets.plan import setting_lines, upper_lines, verdict_lines
 from engine.advice.capacity import KV_WIDTHS, CapacityError, Memory
 from engine.advice.planner import Plan, make_plan
 from engine.advice.speed_card import save_card
+from engine.advice.what_if import People
 from engine.telemetry.frame import EngineInfo, Frame
 from tests.advice.prices import CARD
 from tests.console import frames
@@ -184,6 +186,36 @@ async def test_a_speed_that_was_measured_is_used_as_soon_as_the_page_is_opened_a
         await pilot.press("1", "2")
         await seen(pilot, "of it work           2 s from speed")
         await seen(pilot, "adds about 58 ms to a step of those who watch")
+
+
+async def test_what_would_happen_is_simulated_beside_and_dropped_when_it_is_about_something_else() -> None:
+    app, source = console(frames.steady())
+    async with app.run_test(size=(80, 50)) as pilot:
+        await pilot.press("2", "w")
+        await seen(pilot, "to simulate it, give the lengths of prompt and answer")
+        await pilot.press("enter", *"9", "enter", "j", "enter", *"30", "enter", "j", "enter", *"6", "enter")
+        await pilot.press("j", "enter", *"600", "enter", "j", "enter", *"150", "enter", "w")
+        await seen(pilot, "run `slotdeck bench --card`")
+        save_card(CARD.model_copy(update={"weights": "fp32", "kv_dtype": "fp32"}))
+        await pilot.press("w")
+        await seen(pilot, "simulating …")
+        await seen(pilot, "simulated    TTFT p95  ITL p95  tok/s  preempted  refused  served")
+        now, advised = (line for line in screen_text(app).splitlines() if line.startswith((" as it is", " advised")))
+        assert now.split()[0:3] == ["as", "it", "is"]
+        assert all(line.split()[-4].replace(".", "").isdigit() for line in (now, advised))
+        assert [line.split()[-3] for line in (now, advised)] == ["0", "0"]
+        await pilot.press("plus")
+        await until(pilot, lambda: "simulated " not in screen_text(app))
+        await pilot.press("minus")
+        await seen(pilot, " as it is ")
+        source.give(confirmed(frames.steady(), 4, slots=2))
+        await until(pilot, lambda: "simulated " not in screen_text(app))
+
+
+async def test_a_simulation_that_fails_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    job = Job(people=People(users=1, pause=0, prompt=1, answer=1), settings=(), card=CARD)
+    assert await what_if(job) == "the simulation failed (exit code 1)"
 
 
 async def test_digits_rest_while_the_free_memory_moves_a_little() -> None:
