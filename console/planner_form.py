@@ -152,7 +152,7 @@ def shown(name: str, form: Form, plan: Plan) -> str:
         return f"{formats.gibibytes(memory.total)} GiB {'GPU' if memory.gpu else 'RAM'}"
     value = shown_number(name, form, plan)
     unit = by_name(name).unit
-    return UNKNOWN if value is None else f"{value:,.10g} {unit}".rstrip() if value < 100 else f"{value:,.0f} {unit}"
+    return UNKNOWN if value is None else f"{value:.3g} {unit}".rstrip() if value < 100 else f"{value:,.0f} {unit}"
 
 
 def origin(name: str, form: Form, plan: Plan) -> str:

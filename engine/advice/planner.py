@@ -33,6 +33,8 @@ SPARE_SLOTS = 1.25
 """Slots for each request in flight: people do not come evenly."""
 FEWEST_SLOTS = 2
 """For more than one person: a second stream in a step is almost free, and nobody waits for another's long answer."""
+COMFORTABLE_SLOTS = 4
+"""Advised where they fit, although fewer would do: people come at once now and then."""
 SMOOTH = 0.1
 """Seconds that a piece of somebody's prompt may add to a step of those who watch text stream."""
 BUDGETS = (16, 2048)
@@ -177,7 +179,7 @@ def _context(question: Question) -> tuple[int, str]:
 
 
 def _settings(plan: Plan, context_reason: str) -> tuple[Advised, ...]:
-    capacity, load = plan.capacity, plan.load
+    capacity = plan.capacity
     context = capacity.context
     if capacity.cache_tokens < context:
         context = capacity.cache_tokens // EVERY_CONTEXT * EVERY_CONTEXT
@@ -185,25 +187,38 @@ def _settings(plan: Plan, context_reason: str) -> tuple[Advised, ...]:
         if context == 0:
             return ()
     fit = capacity.cache_tokens // context
-    slots = min(plan.wanted_slots, fit)
-    flight = f"{load.in_flight:.3g} in flight on average"
-    if slots < plan.wanted_slots:
-        slots_reason = f"{load.in_flight:.3g} in flight, but the cache holds {fit} such contexts"
-    elif load.users == 1:
-        slots_reason = "there is one"
-    elif load.in_flight >= load.users:
-        slots_reason = f"nobody pauses: all {load.users} are in flight"
-    elif slots > ceil(load.in_flight * SPARE_SLOTS):
-        slots_reason = f"{flight}, and a second stream is almost free"
-    else:
-        slots_reason = f"{flight}, and a quarter more"
+    slots = min(_comfortable(plan), fit)
     return (
-        Advised("slots", slots, slots_reason),
+        Advised("slots", slots, _slots_reason(plan, slots, fit)),
         Advised("context", context, context_reason),
         _queue(plan, slots),
         _budget(plan.question),
         _pool(plan, slots, context),
     )
+
+
+def _comfortable(plan: Plan) -> int:
+    """What is wanted, and some more where that costs nothing; those in force if they are about as many."""
+    wanted, now = plan.wanted_slots, plan.question.now.slots
+    if now is not None and wanted <= now <= max(COMFORTABLE_SLOTS, 2 * wanted):
+        return now
+    return max(wanted, min(plan.load.users, COMFORTABLE_SLOTS))
+
+
+def _slots_reason(plan: Plan, slots: int, fit: int) -> str:
+    load, wanted = plan.load, plan.wanted_slots
+    flight = f"{load.in_flight:.3g} in flight"
+    if slots < wanted:
+        return f"{flight}, but the cache holds {fit} such contexts"
+    if slots == plan.question.now.slots:
+        return f"as it is: {flight} on average, and they fit"
+    if load.users == 1:
+        return "there is one"
+    if load.in_flight >= load.users:
+        return f"nobody pauses: all {load.users} are in flight"
+    if slots > ceil(load.in_flight * SPARE_SLOTS):
+        return f"{flight} on average, and a further stream is almost free"
+    return f"{flight} on average, and a quarter more"
 
 
 def _queue(plan: Plan, slots: int) -> Advised:
@@ -267,9 +282,10 @@ def _fit(plan: Plan) -> list[Verdict]:
         text = f"The weights alone take {byte_words(model.weight_bytes or 0)} of {byte_words(memory.usable)}"
         return [Verdict("smaller_model", "critical", f"{text}: a smaller model, or weights of fewer bits.")]
     wanted, context = plan.wanted_slots, capacity.context
-    if plan.setting("slots") == wanted and plan.setting("context") == context:
-        need, total = wanted * context, capacity.cache_tokens
-        found.append(Verdict("fits", "ok", f"{_slots(wanted)} x {context:,} = {need:,} of {total:,} tokens of cache: "
+    advised = plan.setting("slots") or 0
+    if advised >= wanted and plan.setting("context") == context:
+        need, total = advised * context, capacity.cache_tokens
+        found.append(Verdict("fits", "ok", f"{_slots(advised)} x {context:,} = {need:,} of {total:,} tokens of cache: "
                              "nobody is preempted."))  # fmt: skip
         return found + _tight(plan)
     if capacity.conversations < 1:

@@ -102,11 +102,23 @@ def test_the_budget_follows_from_the_measured_speed() -> None:
     assert make_plan(replace(question, speed=Speed(1e6, 130))).setting("budget") == 2048
 
 
-def test_two_people_get_two_slots_and_one_gets_one() -> None:
+def test_a_few_people_get_a_slot_each_as_far_as_they_fit() -> None:
     plans = [make_plan(replace(CHAT, users=users)) for users in (1, 2, 5)]
-    assert [plan.setting("slots") for plan in plans] == [1, 2, 2]
+    assert [plan.setting("slots") for plan in plans] == [1, 2, 4]
+    assert [plan.wanted_slots for plan in plans] == [1, 2, 2]
     assert "1 slot x 8,192" in said(plans[0])["fits"]
     assert "almost free" in plans[1].settings[0].reason
+    tight = make_plan(replace(CHAT, users=5, memory=Memory(18_500_000_000, False)))
+    assert tight.setting("slots") == 2
+    assert "overcommit" not in said(tight)
+
+
+def test_slots_in_force_stay_if_they_are_about_as_many_as_needed() -> None:
+    def advised(now: int) -> int | None:
+        return make_plan(replace(CHAT, now=Now(slots=now))).setting("slots")
+
+    assert [advised(now) for now in (3, 4, 5, 20)] == [4, 4, 5, 4]
+    assert advised(8) == 5  # no more fit
 
 
 def test_what_was_not_given_is_said_to_be_assumed() -> None:
