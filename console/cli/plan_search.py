@@ -16,6 +16,7 @@ from console.cli.admin import AdminClient, AdminError
 from console.cli.exits import FAILED, fail, say
 from console.cli.moments import time_range
 from engine.advice.recorded import simulate, users_of
+from engine.advice.running import settings_of
 from engine.advice.search import BUDGETS, Found, Goals, Tried, search
 from engine.advice.simulated_frames import FrameMaker
 from engine.advice.simulator import Outcome, Simulator, User
@@ -78,15 +79,6 @@ def read_speed(admin: AdminClient) -> tuple[SpeedCard, Frame | None]:
         return (newest_card() if frame is None else find_card(frame.engine)), frame
     except SpeedCardError as error:
         fail(str(error), FAILED)
-
-
-def base_of(frame: Frame | None) -> LiveSettings:
-    """The settings that are not searched: those of the engine that runs, else the defaults."""
-    if frame is None:
-        return LiveSettings()
-    limits = frame.limits
-    known = {name: value for name in LiveSettings.model_fields if (value := getattr(limits, name)) is not None}
-    return LiveSettings(**known | {"itl_target": 0})
 
 
 def most_pool(card: SpeedCard, frame: Frame | None) -> int:
@@ -206,11 +198,12 @@ def plan_search(wanted: Search, admin: AdminClient, start: StartSettings) -> Non
     started = time.monotonic()
     found = run_search(job)
     seconds = time.monotonic() - started
+    now = None if frame is None else Tried.of(job.base, job.run(job.base))
     choice = found.choice
     if choice is None:
         fail(f"the pool that fits in memory cannot hold one context of {job.context} tokens", FAILED)
     if not wanted.as_json:
-        print("\n".join(search_text(found, card, traffic, seconds)), flush=True)
+        print("\n".join(search_text(found, card, traffic, seconds, now)), flush=True)
     if wanted.recording is not None:
         try:
             count = write_recording(job, choice.settings, wanted.recording)
@@ -226,12 +219,12 @@ def plan_search(wanted: Search, admin: AdminClient, start: StartSettings) -> Non
             if not wanted.as_json:
                 print("\n".join(["", *verify_text(title, tried, verified[title])]), flush=True)
     if wanted.as_json:
-        print(json.dumps(search_json(found, card, traffic, verified), indent=2, ensure_ascii=False))
+        print(json.dumps(search_json(found, card, traffic, verified, now), indent=2, ensure_ascii=False))
 
 
 def _job(wanted: Search, card: SpeedCard, frame: Frame | None) -> tuple[Job, str]:
     """The job, and its traffic in words."""
-    base = base_of(frame)
+    base = LiveSettings() if frame is None else settings_of(frame)
     traffic: Traffic | None = None
     records: list[RequestRecord] = []
     if wanted.kind is not None:

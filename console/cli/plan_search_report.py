@@ -24,8 +24,8 @@ COMPARED = (
 )
 
 
-def search_text(found: Found, card: SpeedCard, traffic: str, seconds: float) -> list[str]:
-    """What was tried, what is best, and why."""
+def search_text(found: Found, card: SpeedCard, traffic: str, seconds: float, now: Tried | None = None) -> list[str]:
+    """What was tried, what is best, and why; beside it what the settings that are in force ``now`` would give."""
     goals = found.goals
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(card.measured))
     lines = _wrapped("traffic  ", traffic)
@@ -51,6 +51,8 @@ def search_text(found: Found, card: SpeedCard, traffic: str, seconds: float) -> 
     if choice is not None and choice not in shown:
         shown = [choice, *shown[: SHOWN - 1]]
     lines += [_row(tried, tried is choice) for tried in shown]
+    if now is not None:
+        lines += ["  in force now", _row(now, False)]
     if len(frontier) > len(shown):
         lines.append(f"  and {len(frontier) - len(shown)} more; --json has them all")
     if choice is not None:
@@ -167,7 +169,9 @@ def verify_text(title: str, tried: Tried, measured: Sequence[Measured]) -> list[
     return lines
 
 
-def search_json(found: Found, card: SpeedCard, traffic: str, verified: dict[str, Sequence[Measured]]) -> dict[str, Any]:
+def search_json(
+    found: Found, card: SpeedCard, traffic: str, verified: dict[str, Sequence[Measured]], now: Tried | None
+) -> dict[str, Any]:
     """Everything, nothing rounded."""
     return {
         "traffic": traffic,
@@ -178,6 +182,7 @@ def search_json(found: Found, card: SpeedCard, traffic: str, verified: dict[str,
         "simulated": found.simulated,
         "choice": None if found.choice is None else tried_json(found.choice),
         "runner_up": None if found.runner_up is None else tried_json(found.runner_up),
+        "now": None if now is None else tried_json(now),
         "frontier": [tried_json(tried) for tried in found.frontier()],
         "verified": {name: [_measured_json(one) for one in runs] for name, runs in verified.items()},
     }

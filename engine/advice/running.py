@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.advice.capacity import KV_WIDTHS, UTILISATION, Memory, ModelFacts
 from engine.advice.planner import Now
+from engine.settings import LiveSettings
 from engine.telemetry.frame import Frame
 
 
@@ -27,6 +28,13 @@ def model_of(frame: Frame) -> ModelFacts | None:
 def kv_dtype_of(frame: Frame) -> str | None:
     """The type of its cache, if it is one that the arithmetic knows."""
     return frame.engine.kv_dtype if frame.engine.kv_dtype in KV_WIDTHS else None
+
+
+def settings_of(frame: Frame) -> LiveSettings:
+    """All live settings in force, the default for what is not known; an ITL target is left out, since the budget that
+    it chooses is known only while it runs."""
+    known = {name: value for name in LiveSettings.model_fields if (value := getattr(frame.limits, name)) is not None}
+    return LiveSettings(**known | {"itl_target": 0})
 
 
 def now_of(frame: Frame) -> Now:

@@ -12,12 +12,13 @@ from typer.testing import CliRunner
 
 from console.cli import plan_search
 from console.cli.main import app
-from console.cli.plan_search import Job, base_of
+from console.cli.plan_search import Job
 from console.cli.plan_search_report import verify_text
 from console.load.verify import Measured
 from console.sources.recording import read_frames
 from engine.advice.search import Found, search
-from engine.advice.speed_card import SpeedCardError, find_card, newest_card, save_card
+from engine.advice.speed_card import SpeedCardError, find_card, newest_card, read_card, save_card
+from engine.settings import LiveSettings
 from engine.telemetry.frame import EngineInfo
 from engine.telemetry.history_file import history_path
 from engine.telemetry.history_writer import HistoryWriter
@@ -25,6 +26,7 @@ from tests.advice.prices import CARD
 from tests.advice.test_recorded import record
 from tests.advice.test_search import run as simulated
 from tests.console.frames import frame as some_frame
+from tests.console.frames import limits_of
 
 
 @pytest.fixture(autouse=True)
@@ -121,6 +123,17 @@ def test_flags_that_do_not_go_together_are_refused(tmp_path: Path, arguments: tu
     assert said in result.stderr
 
 
+def test_what_is_in_force_now_stands_beside_the_frontier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = some_frame(limits=limits_of(slots=2, context=512, queue=0, kv_tokens=1024, itl_target=80))
+    monkeypatch.setattr(plan_search, "read_speed", lambda _admin: (CARD, frame))
+    result = run(tmp_path, *AGENTS, "--json")
+    assert result.exit_code == 0, result.output
+    now = json.loads(result.stdout)["now"]
+    assert (now["settings"]["slots"], now["settings"]["itl_target"]) == (2, 0)
+    assert now["refused"] > 0
+    assert "in force now" in run(tmp_path, *AGENTS).stdout
+
+
 def test_the_card_of_an_engine_is_found_by_what_it_computes_with() -> None:
     path = save_card(CARD)
     engine = EngineInfo(model=CARD.model, weights="int8", kv_dtype="bf16", device="cpu", threads=2)
@@ -140,7 +153,7 @@ def test_predicted_stands_beside_the_median_of_what_was_measured(tmp_path: Path)
     save_card(CARD)
     job_found = search(
         simulated,
-        base_of(None), goals=plan_search.Goals(), context=512, most_slots=1, most_pool=512, budgets=(64,),
+        LiveSettings(), goals=plan_search.Goals(), context=512, most_slots=1, most_pool=512, budgets=(64,),
     )  # fmt: skip
     tried = job_found.tried[0]
     ttft = tried.ttft_p95 or 0.0
@@ -149,3 +162,42 @@ def test_predicted_stands_beside_the_median_of_what_was_measured(tmp_path: Path)
     assert "-20%" in text
     assert "ITL p95" in text
     assert "–" in text
+
+
+def test_verify_serves_the_choice_and_the_runner_up_with_the_same_traffic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_card(CARD)
+    served: list[tuple[int, int, int, float]] = []
+
+    def verify(start: Any, traffic: Any, wording: Any, _say: Any) -> Measured:
+        assert wording == CARD.wording
+        served.append((start.slots, start.budget, start.kv_tokens, traffic.seconds))
+        return Measured(0.1, 0.5, 0.02, 0.05, 80.0, 9, 0, 0, 0, 10.0, others=1.5)
+
+    monkeypatch.setattr("console.load.verify.verify", verify)
+    result = run(tmp_path, *AGENTS, "--verify", "--runs", "2")
+    assert result.exit_code == 0, result.output
+    assert len(served) == 4
+    assert served[0] == served[1]
+    assert served[0] != served[2] == served[3]
+    text = " ".join(result.stdout.split())
+    assert "choice: slots" in text
+    assert "runner-up: slots" in text
+    assert "500 ms to 500 ms" in text
+    assert "other programs kept up to 1.5 cores busy meanwhile" in text
+
+
+def test_a_card_is_measured_saved_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "console.load.card.measure_card", lambda _settings, _say: CARD.model_copy(update={"others": 0.9})
+    )
+    file = tmp_path / "card.json"
+    result = CliRunner().invoke(app, ["bench", "--card", "--output", str(file)])
+    assert result.exit_code == 0, result.output
+    assert all(len(line) <= 80 for line in result.stdout.splitlines() if not line.startswith("saved"))
+    assert "memory bandwidth binds" in " ".join(result.stdout.split())
+    assert "other programs kept 0.9 cores busy" in " ".join(result.stdout.split())
+    assert read_card(file) == newest_card()
+    for arguments in (["--slots", "4"], ["--url", "http://127.0.0.1:1"]):
+        assert CliRunner().invoke(app, ["bench", "--card", *arguments]).exit_code == 2
