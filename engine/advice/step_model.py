@@ -19,7 +19,7 @@ from engine.telemetry.step_log import StepSample, StepWork
 
 LEAST_STEPS = 50
 """Fewer measured steps are not worth a fit."""
-QUANTILES = tuple(q / 40 for q in range(41))
+QUANTILES = tuple(q / 100 for q in range(101))
 ROUNDS = 12
 """Of reweighting; the fit has settled long before."""
 
