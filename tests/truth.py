@@ -26,10 +26,9 @@ from console.load.card import CARD_SETTINGS, measure_card
 from console.load.machine import describe_machine
 from console.load.verify import Measured, verify
 from engine.advice.recorded import simulate
-from engine.advice.simulator import User
 from engine.advice.speed_card import SpeedCard, SpeedCardError, newest_card, save_card
 from engine.advice.step_model import StepModelError, fit
-from engine.advice.traffic import Shape, Traffic
+from engine.advice.traffic import Shape, Traffic, User
 from engine.settings import LiveSettings, load_settings
 
 CONTEXT = 1024

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING
 from console.cli.admin import AdminClient, AdminError
 from console.cli.exits import FAILED, fail, say
 from console.cli.moments import time_range
+from engine.advice.outcome import Outcome
 from engine.advice.recorded import simulate, users_of
 from engine.advice.running import settings_of
 from engine.advice.search import BUDGETS, Found, Goals, Tried, search
 from engine.advice.simulated_frames import FrameMaker
-from engine.advice.simulator import Outcome, Simulator, User
+from engine.advice.simulator import Simulator
 from engine.advice.speed_card import SpeedCard, SpeedCardError, find_card, newest_card
 from engine.advice.step_model import StepTimes
-from engine.advice.traffic import Traffic, TrafficKind, describe
+from engine.advice.traffic import Traffic, TrafficKind, User, describe
 from engine.settings import BLOCK_SIZE, LiveSettings, StartSettings
 from engine.telemetry.frame import EngineInfo, Frame
 from engine.telemetry.history_file import RequestRecord

@@ -26,10 +26,9 @@ from console.load.bench_run import private_engine
 from console.load.client import Endpoint, discover, make_client
 from console.load.machine import OtherPrograms, describe_machine
 from console.load.scripted import measure_wording, play, scripts_of
-from engine.advice.simulator import Edge
 from engine.advice.speed_card import Limit, SpeedCard, Wording
 from engine.advice.step_model import StepModel, fit, not_negative
-from engine.advice.traffic import Traffic, TrafficKind
+from engine.advice.traffic import Edge, Traffic, TrafficKind
 from engine.paths import ENVIRONMENT_PREFIX
 from engine.settings import SETTINGS, StartSettings, to_environment
 from engine.telemetry.frame import Frame

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.advice.finding import FEW_REQUESTS, time_text
+from engine.advice.outcome import Outcome
 from engine.advice.recorded import replay
-from engine.advice.simulator import Outcome
 from engine.advice.speed_card import SpeedCard
 from engine.settings import LiveSettings
 from engine.telemetry.frame import LimitInfo, WindowInfo

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine.advice.simulator import Outcome, Simulator, User
+from engine.advice.outcome import Outcome
+from engine.advice.simulator import Simulator
 from engine.advice.speed_card import SpeedCard
 from engine.advice.step_model import StepTimes
-from engine.advice.traffic import Turn
+from engine.advice.traffic import Turn, User
 from engine.settings import BLOCK_SIZE, LiveSettings
 from engine.telemetry.history_file import RequestRecord
 

@@ -10,14 +10,13 @@ import heapq
 import itertools
 import random
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from pydantic import BaseModel, ConfigDict
-
+from engine.advice.outcome import Outcome
 from engine.advice.step_model import StepTimes
-from engine.advice.traffic import Turn
+from engine.advice.traffic import Edge, Turn, User
 from engine.core.block_pool import BlockPool, blocks_for
 from engine.core.events import Event, EventKind, QueueFullError, RequestTooLargeError
 from engine.core.request import Request, SamplingParams, StepPlan, StepResult, Timeline
@@ -39,28 +38,6 @@ CONVERSATION = 1 << 21
 """Token ids of one conversation: each position has one of its own, so that only the same conversation is a hit."""
 
 
-class Edge(BaseModel):
-    """What lies between a client and the queue. Seconds."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    intake: float = 0.002
-    """Reading and tokenising a request, but for its length."""
-    intake_token: float = 2e-6
-    """For each token of the prompt."""
-    turnaround: float = 0.004
-    """From the last token to the arrival of the next request of a client that does not pause."""
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    """Who sends, and what. Nothing is sent later than ``seconds`` after the start."""
-
-    name: str
-    turns: Iterable[Turn]
-    seconds: float
-
-
 class Watcher(Protocol):
     """Sees a simulation as it goes; :mod:`engine.advice.simulated_frames` makes frames of it. Times do not go down,
     but for what clients do while a step runs."""
@@ -80,56 +57,6 @@ class Watcher(Protocol):
     def rest(self, until: float) -> None: ...
 
     def end(self) -> None: ...
-
-
-@dataclass
-class Outcome:
-    """What came of it. Times in seconds; the numbers mean what they mean on the screens."""
-
-    seconds: float = 0.0
-    """From the start to the last token."""
-    ttfts: list[float] = field(default_factory=list)
-    waits: list[float] = field(default_factory=list)
-    gaps: list[float] = field(default_factory=list)
-    finished: int = 0
-    generated: int = 0
-    prompt_tokens: int = 0
-    """Of those that were served, cached ones included."""
-    cached_tokens: int = 0
-    rejected: int = 0
-    """Answers 503."""
-    gave_up: int = 0
-    too_long: int = 0
-    preemptions: int = 0
-    recomputed_tokens: int = 0
-    steps: int = 0
-    most_waiting: int = 0
-    """Most that waited, those included who only waited for the next step."""
-    most_queued: int = 0
-    """Most that waited while no slot was free: a shorter queue refuses somebody."""
-    most_admitted: int = 0
-    pool_bound: bool = False
-    """The pool's size mattered: it was full, or somebody waited for room beside a free slot."""
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        return self.generated / self.seconds if self.seconds > 0 else None
-
-    @property
-    def ttft_p50(self) -> float | None:
-        return percentile(self.ttfts, 50)
-
-    @property
-    def itl_p50(self) -> float | None:
-        return percentile(self.gaps, 50)
-
-    @property
-    def ttft_p95(self) -> float | None:
-        return percentile(self.ttfts, 95)
-
-    @property
-    def itl_p95(self) -> float | None:
-        return percentile(self.gaps, 95)
 
 
 @dataclass(slots=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from engine.advice.simulator import Edge
 from engine.advice.step_model import StepModel
+from engine.advice.traffic import Edge
 from engine.paths import state_folder
 from engine.telemetry.frame import EngineInfo
 

@@ -8,9 +8,11 @@ new message. Pure.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
+
+from pydantic import BaseModel, ConfigDict
 
 TrafficKind = Literal["chat", "agent", "documents"]
 """chat: people who read 20 to 60 s between two turns; agent: asks again at once; documents: long prompts, short
@@ -128,3 +130,25 @@ def describe(traffic: Traffic) -> str:
 
 def _range(pair: Sequence[int]) -> str:
     return f"{pair[0]}–{pair[1]}"
+
+
+class Edge(BaseModel):
+    """What lies between a client and the queue. Seconds."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    intake: float = 0.002
+    """Reading and tokenising a request, but for its length."""
+    intake_token: float = 2e-6
+    """For each token of the prompt."""
+    turnaround: float = 0.004
+    """From the last token to the arrival of the next request of a client that does not pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who sends, and what. Nothing is sent later than ``seconds`` after the start."""
+
+    name: str
+    turns: Iterable[Turn]
+    seconds: float

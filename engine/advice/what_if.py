@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel, ConfigDict
 
+from engine.advice.outcome import Outcome
 from engine.advice.planner import Plan
 from engine.advice.recorded import simulate
-from engine.advice.simulator import Outcome, User
 from engine.advice.speed_card import SpeedCard
-from engine.advice.traffic import Turn
+from engine.advice.traffic import Turn, User
 from engine.settings import LiveSettings
 
 PAUSING_SECONDS, BUSY_SECONDS = 300.0, 90.0

@@ -10,9 +10,9 @@ from console.predictions import can_be_predicted, in_words
 from engine.advice.finding import Finding
 from engine.advice.prediction import NoPredictionError, predict
 from engine.advice.recorded import replay
-from engine.advice.simulator import Edge
 from engine.advice.speed_card import Limit, SpeedCard, Wording
 from engine.advice.step_model import StepModel
+from engine.advice.traffic import Edge
 from engine.settings import LiveSettings
 from engine.telemetry.frame import LimitInfo, WindowInfo
 from engine.telemetry.history_file import RequestRecord

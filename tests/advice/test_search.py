@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from engine.advice import search as searching
+from engine.advice.outcome import Outcome
 from engine.advice.recorded import simulate
 from engine.advice.search import Found, Goals, Tried, search
-from engine.advice.simulator import Outcome, User
-from engine.advice.traffic import Traffic
+from engine.advice.traffic import Traffic, User
 from engine.settings import LiveSettings
 from tests.advice.prices import CARD
 

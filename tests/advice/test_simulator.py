@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.advice.outcome import Outcome
 from engine.advice.simulated_frames import FrameMaker
-from engine.advice.simulator import Edge, Outcome, Simulator, User
+from engine.advice.simulator import Simulator
 from engine.advice.step_model import StepTimes
-from engine.advice.traffic import KINDS, Traffic, Turn, describe
+from engine.advice.traffic import KINDS, Edge, Traffic, Turn, User, describe
 from engine.settings import LiveSettings
 from engine.telemetry.frame import EngineInfo, Frame
 from tests.advice.prices import PRICES

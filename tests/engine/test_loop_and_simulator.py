@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from engine.advice.simulator import Edge, Simulator, User
+from engine.advice.simulator import Simulator
 from engine.advice.step_model import StepTimes
-from engine.advice.traffic import Traffic
+from engine.advice.traffic import Edge, Traffic, User
 from engine.core.block_pool import blocks_for
 from engine.core.request import Request, StepPlan, StepResult
 from engine.loop import EngineLoop
