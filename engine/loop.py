@@ -27,6 +27,7 @@ from engine.step_runner import StepRunner
 from engine.telemetry.frame import EngineInfo, Frame, LimitInfo
 from engine.telemetry.frames import estimates, look, with_percentiles
 from engine.telemetry.host import HostProbe
+from engine.telemetry.step_times import StepTimes
 from engine.telemetry.telemetry import Telemetry
 from engine.watchdog import Watchdog
 
@@ -60,6 +61,7 @@ class EngineLoop:
 
     def __post_init__(self) -> None:
         self.telemetry = Telemetry(self.clock, self.wall)
+        self.times = StepTimes()
         self.boot_id = uuid.uuid4().hex
         self._scheduler = Scheduler(self.settings, BlockPool(self.num_blocks), self.runner.block_bytes)
         self._live = LiveChanges(self._scheduler, self.runner, self.info, self.telemetry, self.clock)
@@ -284,6 +286,7 @@ class EngineLoop:
                 commands, self._commands = self._commands, []
             for command, done in commands:
                 _execute(command, done)
+            began = self.clock()
             with self._lock:
                 if self._stopping.is_set():
                     return
@@ -291,9 +294,9 @@ class EngineLoop:
                     continue
                 plan, events = self._scheduler.plan(self.clock())
                 self.telemetry.observe(events)
-            self._step(plan)
+            self._step(plan, began)
 
-    def _step(self, plan: StepPlan) -> None:
+    def _step(self, plan: StepPlan, began: float) -> None:
         self._step_started = started = self.clock()
         try:
             result = self.runner.run(plan)
@@ -307,13 +310,18 @@ class EngineLoop:
             before = {row.request.id: row.request.num_output_tokens for row in plan.rows if row.samples}
             events = self._scheduler.commit(plan, result, now)
             outputs = outputs_of(plan, result, before, events, now)
-            self.telemetry.observe_step(plan, now - started, now, sum(len(output.token_ids) for output in outputs))
+            generated = sum(len(output.token_ids) for output in outputs)
+            self.telemetry.observe_step(plan, now - started, now, generated)
             self._scheduler.cost.observe(
                 plan.num_decodes, plan.num_prefill_tokens, sum(row.start for row in plan.rows), now - started
             )
             self.telemetry.observe(events)
         self._faults_in_a_row = 0
+        committed = self.clock()
         self.deliver(outputs)
+        ended = self.clock()
+        loop = {"plan": started - began, "commit": committed - now, "hand_over": ended - committed}
+        self.times.add(ended - began, generated, loop | result.seconds)
 
     def _contain(self, plan: StepPlan, error: Exception) -> None:
         self._faults_in_a_row += 1

@@ -17,6 +17,7 @@ ENGINE_FLAGS = (
     *("model", "slots", "context", "queue", "budget", "kv_tokens"),
     *("mode", "weights", "kv_dtype", "device", "threads"),
 )
+FLAME_FILE = Path("slotdeck-profile.svg")
 OWN_DEFAULTS = {"slots": 20, "context": 512, "queue": 256}
 """20 slots for the 20 users, room for 150 words and 64 tokens, and a queue that refuses nobody on one slot."""
 
@@ -51,6 +52,10 @@ def bench(
             "--card", help="measure and save a speed card for `slotdeck plan` instead; takes some two minutes"
         ),
     ] = False,
+    profile: Annotated[
+        bool,
+        typer.Option("--profile", help=f"also tell where a step's time goes, and draw it into {FLAME_FILE} here"),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of the table")] = False,
     output: Annotated[
         Path | None,
@@ -70,12 +75,16 @@ def bench(
     counted and not sent again. One warm-up request before everything is not counted.
     """
     if card:
+        if profile:
+            fail("--card measures steps in a way of its own; leave out --profile", USAGE)
         _card(context, settings, url=url, as_json=as_json, output=output)
         return
     counts = _user_counts(users)
     explicit = merge_flags(context, settings, ENGINE_FLAGS)
     if url is None and api_key is not None:
         fail("--api-key belongs to --url", USAGE)
+    if url is not None and profile:
+        fail("--profile looks into the bench's own engine; leave it out with --url", USAGE)
     misplaced = [SETTINGS[name].flag for name in explicit if name != "model"]
     if url is not None and misplaced:
         fail(f"{misplaced[0]} sets up the bench's own engine; leave it out with --url", USAGE)
@@ -85,7 +94,7 @@ def bench(
     from console.load.bench_run import Plan, bench_engine, bench_url, private_engine
     from console.load.client import RequestFailedError
 
-    plan = Plan(counts, requests, seed, say)
+    plan = Plan(counts, requests, seed, say, profile)
     try:
         if url is not None:
             report = asyncio.run(bench_url(plan, url, api_key, explicit.get("model")))
@@ -109,6 +118,12 @@ def bench(
             output.write_text(document + "\n", "utf-8")
         except OSError as error:
             say(f"could not write {output}: {error.strerror or error}")
+    if report.flame is not None:
+        try:
+            FLAME_FILE.write_text(report.flame, "utf-8")
+            say(f"flame graph: {FLAME_FILE}")
+        except OSError as error:
+            say(f"could not write {FLAME_FILE}: {error.strerror or error}")
     print(document if as_json else report.as_text())
     if all(stage.generated_tokens == 0 for stage in report.stages):
         fail("no request was answered")

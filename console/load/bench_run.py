@@ -16,12 +16,14 @@ from console.cli.admin import AdminClient
 from console.cli.engine_process import EngineProcess
 from console.load.bench import Stage, measure, warm_up
 from console.load.client import Endpoint, base_url, discover, make_client
+from console.load.flame import draw, recording
 from console.load.machine import describe_machine
 from console.load.report import Report
 from console.load.tally import duration
 from engine.paths import ENVIRONMENT_PREFIX
 from engine.settings import SETTINGS, StartSettings, to_environment
 from engine.telemetry.frame import Frame
+from engine.telemetry.step_times import Profile
 
 NOT_OURS = ("host", "port", "socket", "api_key", "api_key_file", "allowed_host")
 """Settings of the user's own engine that a private one on loopback must not take over."""
@@ -35,6 +37,8 @@ class Plan:
     requests: int
     seed: int
     say: Callable[[str], None]
+    profile: bool = False
+    """Also tell where the time of our own engine's steps went, and draw it."""
 
 
 async def bench_url(plan: Plan, url: str, api_key: str | None, model: str | None) -> Report:
@@ -57,8 +61,23 @@ async def bench_engine(plan: Plan, admin: AdminClient, frame: Frame) -> Report:
     async with make_client(url, most) as client:
         runner = _Runner(plan, client, await discover(client, url, None, None))
         await runner.warm_up()
+        profiles: list[tuple[str, Profile]] = []
+        flame = None
         for users in plan.user_counts:
-            await runner.stage(users, slots)
+            if not plan.profile:
+                await runner.stage(users, slots)
+                continue
+            before = await _profile(admin)
+            if users == most and frame.engine.pid is not None:
+                with recording(frame.engine.pid) as recorded:
+                    await runner.stage(users, slots)
+            else:
+                recorded = None
+                await runner.stage(users, slots)
+            spent = (await _profile(admin)).since(before)
+            profiles.append((f"{users} user{'s' if users > 1 else ''}", spent))
+            if recorded is not None:
+                flame = draw(recorded, spent, f"{frame.engine.model}, {users} users", plan.say)
         if slots is not None and slots > 1:
             whole = next(stage for stage in runner.stages if stage.users == most)
             await _set_slots(admin, 1)
@@ -78,7 +97,21 @@ async def bench_engine(plan: Plan, admin: AdminClient, frame: Frame) -> Report:
         "budget": frame.limits.budget,
         "pool": frame.pool.total,
     }
-    return Report(server, describe_machine(), plan.requests, plan.seed, runner.stages, ratio, most if ratio else None)
+    return Report(
+        server,
+        describe_machine(),
+        plan.requests,
+        plan.seed,
+        runner.stages,
+        ratio,
+        most if ratio else None,
+        profiles,
+        flame,
+    )
+
+
+async def _profile(admin: AdminClient) -> Profile:
+    return Profile.model_validate(await asyncio.to_thread(admin.call, "GET", "/admin/profile"))
 
 
 async def _set_slots(admin: AdminClient, slots: int) -> None:

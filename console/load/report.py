@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from console.load.bench import ANSWER_TOKENS, PROMPT_WORDS, Stage
 from console.load.machine import machine_line
+from console.load.profile import profile_table
 from console.load.tally import duration
+from engine.telemetry.step_times import Profile
 
 
 @dataclass
@@ -23,6 +25,10 @@ class Report:
     stages: list[Stage]
     ratio: float | None = None
     ratio_users: int | None = None
+    profiles: list[tuple[str, Profile]] = field(default_factory=list)
+    """With ``--profile``: heading of each stage on all slots, and where the time of its steps went."""
+    flame: str | None = None
+    """A flame graph of the stage with the most users, as SVG."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -35,6 +41,7 @@ class Report:
             "stages": [dataclasses.asdict(stage) for stage in self.stages],
             "ratio_all_slots_to_one": self.ratio,
             "ratio_users": self.ratio_users,
+            "profiles": {heading: profile.model_dump() for heading, profile in self.profiles},
         }
 
     def as_text(self) -> str:
@@ -51,7 +58,8 @@ class Report:
             notes.append(
                 f"batching {slots} slots give {self.ratio_users} users {self.ratio:.2f} times the tok/s of 1 slot"
             )
-        return "\n".join([*notes, "", *lines])
+        profile = ["", profile_table(self.profiles)] if self.profiles else []
+        return "\n".join([*notes, "", *lines, *profile])
 
 
 def _row(stage: Stage) -> tuple[str, ...]:

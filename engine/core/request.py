@@ -262,3 +262,5 @@ class StepResult:
     """Request id to reason (NaN logits, a token outside the vocabulary); such a request fails alone."""
     logprobs: dict[str, TokenLogprobs] = field(default_factory=dict)
     """Request id to log-probabilities of its sampled token, for the requests that ask for them."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Where the time went, by name of a part; what is in none of them is nobody's."""

@@ -29,6 +29,10 @@ PANEL = 16
 KV_TYPES = {"fp32": 0, "bf16": 1, "fp16": 2, "int8": 3}
 """Types of the KV pool that the attention kernel reads."""
 
+PARTS = ("embedding", "norms", "qkv", "attention", "output", "gate_up", "down", "head")
+"""Parts of a step, in the order of the library's counters. ``qkv`` has the rotary embedding and the writing of K and V,
+``gate_up`` SiLU, ``head`` the last norm and the choice of greedy tokens."""
+
 
 class _Product(ctypes.Structure):
     _fields_ = [("codes", c_void_p), ("scales", c_void_p), ("columns", c_int32), ("depth", c_int32)]
@@ -248,6 +252,13 @@ class Kernels:
             raise MemoryError("not enough memory for the buffers of this step")
         return best, finite
 
+    def seconds(self) -> dict[str, float]:
+        """What each of PARTS has taken in all steps so far, waiting for other threads included. Any thread may ask,
+        also while a step runs, but not after ``close``."""
+        counted = (c_int64 * len(PARTS))()
+        self._library.slotdeck_times(self._handle, counted)
+        return {part: nanoseconds / 1e9 for part, nanoseconds in zip(PARTS, counted, strict=True)}
+
     def product(self, values: np.ndarray, weights: Packed) -> np.ndarray:
         """``values`` fp32 [rows, depth] quantised to int8, times ``weights``: fp32 [rows, columns]."""
         out = np.empty((len(values), weights.columns), np.float32)
@@ -304,6 +315,7 @@ def _load(path: Path) -> ctypes.CDLL:
         library.slotdeck_create.argtypes, library.slotdeck_create.restype = [c_char_p, c_int], c_void_p
         library.slotdeck_destroy.argtypes, library.slotdeck_destroy.restype = [c_void_p], None
         library.slotdeck_threads.argtypes = [c_void_p]
+        library.slotdeck_times.argtypes, library.slotdeck_times.restype = [c_void_p, c_void_p], None
         library.slotdeck_step.argtypes = [c_void_p, c_void_p, c_void_p]
         library.slotdeck_product.argtypes = [c_void_p, c_void_p, c_void_p, c_int64, c_void_p]
         library.slotdeck_pack.argtypes = [c_void_p, c_int64, c_int64, c_int64, c_int64, c_void_p, c_void_p]

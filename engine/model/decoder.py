@@ -76,6 +76,8 @@ class Output:
     """bool [T]: whether all that was computed for a token is finite."""
     best: list[int]
     """B token ids, the first of the largest logit; -1 where a logit is not finite."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Where the time went, by part; empty where that is not measured."""
 
 
 class StepDecoder(Protocol):

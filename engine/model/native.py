@@ -54,6 +54,7 @@ class NativeDecoder:
         self.kernels = kernels
         self.kv_dtype = DTYPES[NATIVE_KV_DTYPE]
         self._model = model
+        self._seconds = kernels.seconds()
 
     @property
     def path(self) -> str:
@@ -66,6 +67,7 @@ class NativeDecoder:
         if threads != self.kernels.threads:
             before, self.kernels = self.kernels, Kernels(threads, self.kernels.instruction_set)
             before.close()
+            self._seconds = self.kernels.seconds()
 
     def lay_out(self, spans: Sequence[Span], store: KVStore) -> NativeLayout:
         """Lay out one step. Raises ValueError when a table is too short or names a block outside the pool."""
@@ -103,7 +105,9 @@ class NativeDecoder:
             logits=logits.numpy(),
         )
         best, finite = self.kernels.step(self._model, _pool(store), arrays)
-        return Output(logits, torch.from_numpy(finite), best.tolist())
+        before, self._seconds = self._seconds, self.kernels.seconds()
+        parts = {part: seconds - before[part] for part, seconds in self._seconds.items()}
+        return Output(logits, torch.from_numpy(finite), best.tolist(), parts)
 
 
 def _pool(store: KVStore) -> Pool:

@@ -6,6 +6,7 @@ leaves nothing of it in the pool.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -171,6 +172,7 @@ class Runner:
         return None
 
     def _compute(self, rows: Sequence[Row], result: StepResult) -> None:
+        began = time.perf_counter()
         spans = [Span(row.start, row.count, row.request.block_ids) for row in rows]
         order = sorted(range(len(rows)), key=lambda index: sort_key(spans[index]))
         rows, spans = [rows[index] for index in order], [spans[index] for index in order]
@@ -180,12 +182,15 @@ class Runner:
         if greedy:
             samplers = [row for row in samplers if not plainly_greedy(row.request)]
         batch = self._batch(rows, spans, ends, samplers, greedy)
+        laid_out = time.perf_counter()
         try:
             output = self._decoder.forward(batch, self._store)
             good = output.finite.cpu().numpy()
         except BaseException:
             self._store.clear(batch.token_rows)  # half-written values must not stay
             raise
+        computed = time.perf_counter()
+        result.seconds = {"lay_out": laid_out - began, "forward": computed - laid_out, **output.seconds}
         if not good.all():
             self._fail(rows, ends, good, batch, result)
         for row, token in zip(greedy, output.best, strict=True):
@@ -198,6 +203,7 @@ class Runner:
         if not samplers:
             return
         sampled = sample(output.logits, [row.request for row in samplers])
+        result.seconds["sampling"] = time.perf_counter() - computed
         for row, token, fine, logprobs in zip(samplers, sampled.tokens, sampled.finite, sampled.logprobs, strict=True):
             if row.request.id in result.failures:
                 continue

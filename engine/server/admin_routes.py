@@ -40,6 +40,10 @@ def admin_router(context: ServerContext) -> APIRouter:
         current, _ = engine.frame(0, engine.telemetry.event_cursor)
         return Response(current.model_dump_json(), media_type="application/json")
 
+    @router.get("/profile")
+    async def profile() -> Response:
+        return Response(engine.times.profile().model_dump_json(), media_type="application/json")
+
     @router.get("/past")
     async def past() -> Response:
         return Response(context.past.lines(), media_type="application/x-ndjson")

@@ -84,6 +84,7 @@ struct Kernels {
     const Variant* variant = nullptr;
     Buffer hidden, query, mixed, cosine, sine, codes, scales, sums, inner_codes, inner_scales, inner_sums, best_value,
         best_index, bad_logit, scratch, tasks;
+    int64_t nanoseconds[PARTS] = {};
 };
 
 namespace {
@@ -165,6 +166,12 @@ void slotdeck_destroy(Kernels* kernels) {
 
 int slotdeck_threads(const Kernels* kernels) { return team_size(kernels->team); }
 
+// Nanoseconds that each part of all steps so far has taken; a step may run meanwhile. `nanoseconds`: [PARTS].
+void slotdeck_times(const Kernels* kernels, int64_t* nanoseconds) {
+    for (int part = 0; part < PARTS; ++part)
+        nanoseconds[part] = __atomic_load_n(kernels->nanoseconds + part, __ATOMIC_RELAXED);
+}
+
 // Computes one step. 0, or 1 when memory is short (nothing was computed).
 int slotdeck_step(Kernels* kernels, const Model* model, const Step* step) try {
     const int64_t tokens = step->tokens, half = model->head_dim / 2, threads = team_size(kernels->team);
@@ -195,6 +202,7 @@ int slotdeck_step(Kernels* kernels, const Model* model, const Step* step) try {
     AttentionTask* list = kernels->tasks.take<AttentionTask>(tasks);
     space.num_tasks = lay_out_tasks(*model, *step, list);
     space.tasks = list;
+    space.nanoseconds = kernels->nanoseconds;
     // A thread that comes to the head when all is done writes nothing, so its entries must be there before.
     for (int64_t i = 0; i < threads * step->greedy; ++i) {
         space.best_value[i] = -__builtin_inff();

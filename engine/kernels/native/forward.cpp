@@ -25,6 +25,7 @@ struct Context {
     float* scratch;
     int64_t hidden, attended, inner;  // padded to 64
     mutable int phase = 0;            // the same on all threads: they go through the same sequence
+    mutable int64_t since = 0;        // end of the part before, on the thread that called
 };
 
 inline int64_t padded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
@@ -230,17 +231,35 @@ inline void predict(const Context& c) {
     }
 }
 
+// A part has ended: its time, waiting for the other threads included, is counted. Some 200 looks at the clock in a
+// step take microseconds.
+inline void lap(const Context& c, Part part) {
+    if (c.thread != 0) return;
+    const int64_t now = team_clock();
+    __atomic_fetch_add(c.space.nanoseconds + part, now - c.since, __ATOMIC_RELAXED);
+    c.since = now;
+}
+
 inline void forward(const Context& c) {
+    if (c.thread == 0) c.since = team_clock();
     embed(c);
+    lap(c, PART_EMBED);
     for (int number = 0; number < c.model.layers; ++number) {
         const Layer& layer = c.model.layer[number];
         norm(c, layer.input_norm);
+        lap(c, PART_NORM);
         project(c, layer, number);
+        lap(c, PART_QKV);
         mix_keys(c, number);
+        lap(c, PART_ATTENTION);
         add(c, quantised(c, c.attended), layer.output);
+        lap(c, PART_OUTPUT);
         norm(c, layer.mlp_norm);
+        lap(c, PART_NORM);
         gate(c, layer);
+        lap(c, PART_GATE_UP);
         add(c, {c.space.inner_codes, c.space.inner_scales, c.space.inner_sums, c.inner}, layer.down);
+        lap(c, PART_DOWN);
     }
     share_rows(c, c.step.tokens, [&](int64_t row) {
         Floats spoiled = Floats{};
@@ -251,6 +270,7 @@ inline void forward(const Context& c) {
         c.step.finite[row] = sum(spoiled) == 0;
     });
     predict(c);
+    lap(c, PART_HEAD);
 }
 
 }  // namespace SLOTDECK_ISA

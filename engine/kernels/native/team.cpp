@@ -1,6 +1,7 @@
 #include "team.h"
 
 #include <pthread.h>
+#include <time.h>
 
 #include <atomic>
 #include <climits>
@@ -178,5 +179,11 @@ void team_wait(Team* team, int phase, int64_t total) {
     std::atomic<int64_t>* done = team->phase(phase);
     if (done->load(std::memory_order_acquire) >= total) return;
     team->await(team->progress, [&] { return done->load() >= total; });
+}
+
+int64_t team_clock() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 }

@@ -25,4 +25,6 @@ int64_t team_next(Team* team, int phase, int thread, int64_t total);
 void team_done(Team* team, int phase, int64_t total);
 // Returns when all tasks of the phase are done.
 void team_wait(Team* team, int phase, int64_t total);
+// Nanoseconds of a clock that only goes forward.
+int64_t team_clock();
 }

@@ -59,6 +59,9 @@ struct Step {
     uint8_t* finite;               // [tokens]
 };
 
+// Where the time of steps goes, in the order of engine/kernels/library.py's PARTS.
+enum Part : int32_t { PART_EMBED, PART_NORM, PART_QKV, PART_ATTENTION, PART_OUTPUT, PART_GATE_UP, PART_DOWN, PART_HEAD, PARTS };
+
 // One unit of attention: some query tokens of a span, against one kv head.
 struct AttentionTask {
     int32_t span, first_row, start, count, kv_head;
@@ -84,4 +87,5 @@ struct Workspace {
     int64_t scratch_bytes;
     const AttentionTask* tasks;
     int32_t num_tasks;
+    int64_t* nanoseconds;  // [PARTS]: grows; written by the thread that called
 };
