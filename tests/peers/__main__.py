@@ -1,0 +1,122 @@
+"""``python -m tests.peers``: Slotdeck and other servers in turn, on the same weights, seen by the same client.
+
+Rounds are interleaved: each takes every server once. Two threads each, 20 slots of 1,024 tokens; answers of up to 64
+tokens at temperature 0. The tables show medians over the rounds and the longest gap of all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+
+from console.load.client import RequestFailedError
+from console.load.machine import describe_machine, machine_line
+from engine.model.load import find_model
+from tests.peers.installs import InstallError
+from tests.peers.measure import Round, measure_chat, measure_users, memory_bandwidth
+from tests.peers.report import OURS, Facts, print_tables, targets
+from tests.peers.servers import CONTEXT, DEFAULT_PEERS, PEERS, SLOTS, THREADS, ServerError, running
+
+SCALES = 1 + 2 / 64
+"""Bytes of a weight in int8 with its share of a scale."""
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.peers", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--peers", default=",".join(DEFAULT_PEERS), help=f"of {', '.join(PEERS)}")
+    parser.add_argument("--users", default="1,2,5,20")
+    parser.add_argument("--minutes", type=float, default=15, help="no server is started after these")
+    parser.add_argument("--output", type=Path, help="also write everything to this file as JSON")
+    parser.add_argument("--install", action="store_true", help="only install the peers and write their weights")
+    arguments = parser.parse_args()
+    wanted = arguments.peers.split(",")
+    if unknown := [name for name in wanted if name not in PEERS]:
+        parser.error(f"unknown peers: {', '.join(unknown)}; known are {', '.join(PEERS)}")
+    users = [int(count) for count in arguments.users.split(",")]
+
+    starts, left_out = {}, {}
+    for name in wanted:
+        try:
+            starts[name] = PEERS[name].prepare(say)
+        except InstallError as error:
+            left_out[name] = str(error)
+            say(f"{name} is left out: {error}")
+    if arguments.install:
+        return 1 if left_out else 0
+
+    machine = describe_machine()
+    load = psutil.getloadavg()[0]
+    say(f"load average before the run {load:.2f}" + (": this machine is busy" if load > 0.5 else ""))
+    config = find_model("smollm2").config
+    per_token = config.kv_bytes_per_token(2)
+    embedding = config.vocab_size * config.hidden_size
+    packed = int(config.num_parameters * SCALES)
+    # The tied embedding is kept a second time, in bf16, for looking tokens up.
+    facts = Facts(memory_bandwidth(THREADS), packed, packed + 2 * embedding + per_token * SLOTS * CONTEXT)
+    results: dict[str, list[Round]] = {name: [] for name in starts}
+    deadline = time.monotonic() + arguments.minutes * 60
+    for number in range(arguments.rounds):
+        for name, make in starts.items():
+            if name in left_out:
+                continue
+            if time.monotonic() > deadline:
+                say(f"{arguments.minutes:g} minutes are over: {name} has no round {number + 1}")
+                continue
+            say(f"round {number + 1}: {PEERS[name].name}")
+            one = Round()
+            try:
+                with running(make, cache=False) as server:
+                    one.start_seconds = server.start_seconds
+                    one.points += asyncio.run(measure_users(server.url, users, number))
+                    one.resident_bytes = server.resident_bytes()
+                with running(make, cache=True) as server:
+                    one.points.append(asyncio.run(measure_chat(server.url, number)))
+            except (ServerError, RequestFailedError) as error:
+                left_out[name] = str(error)
+                say(f"{name} is left out: {error}")
+            if one.points:
+                results[name].append(one)
+                speeds = ", ".join(f"{point.load}: {point.tokens_per_second or 0:.0f}" for point in one.points)
+                say(f"  tok/s {speeds}; started in {one.start_seconds:.1f} s, {one.resident_bytes >> 20} MiB")
+    results = {name: rounds for name, rounds in results.items() if rounds}
+    console = Console(width=120)
+    console.print(f"machine  {machine_line(machine)}")
+    console.print(f"         {facts.bandwidth / 1e9:.1f} GB/s read from memory; load average before the run {load:.2f}")
+    for name in results:
+        version = f" {PEERS[name].version}" if PEERS[name].version else ""
+        console.print(f"server   {PEERS[name].name}{version}, {len(results[name])} rounds")
+    for name, reason in left_out.items():
+        console.print(f"left out {PEERS[name].name}: {reason}", markup=False)
+    print_tables(results, {name: PEERS[name].name for name in results}, console)
+    judged = targets(results, facts) if OURS in results and len(results) > 1 else []
+    for target in judged:
+        console.print(f"{'reached' if target['reached'] else 'MISSED '}  {target['target']}; found {target['found']}")
+    if arguments.output is not None:
+        document = {
+            "machine": machine,
+            "facts": dataclasses.asdict(facts),
+            "load_average": load,
+            "versions": {name: PEERS[name].version for name in results},
+            "left_out": left_out,
+            "rounds": {name: [dataclasses.asdict(one) for one in rounds] for name, rounds in results.items()},
+            "targets": judged,
+        }
+        arguments.output.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+    return 0 if results else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
