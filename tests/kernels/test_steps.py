@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.kernels.library import Kernels
+from engine.kernels.library import PARTS, Kernels
 from engine.model.attention import Span, sort_key
 from engine.model.checkpoint import HuggingFaceCheckpoint
 from engine.model.config import ModelConfig
@@ -161,6 +162,21 @@ def test_steps_equal_the_twin_over_a_full_pool(
     assert float(difference.max()) < FLIPPED
     assert bool(output.finite.all())
     assert output.best == output.logits.argmax(-1).tolist()
+
+
+def test_a_step_tells_where_its_time_went(kernels: Kernels, pairs: dict[str, Pair]) -> None:
+    if not kernels:
+        return
+    native, _ = pairs["grouped"]
+    store, _ = filled_stores(native.config, 4, "bf16")
+    span = Span(40, 1, [2, 0, 1])
+    began = time.perf_counter()
+    with torch.inference_mode():
+        output = native.forward(batch_of(native, store, [span], [[7]]), store)
+    elapsed = time.perf_counter() - began
+    assert set(output.seconds) == set(PARTS)
+    assert all(seconds > 0 for seconds in output.seconds.values())
+    assert sum(output.seconds.values()) <= elapsed
 
 
 def test_prefill_from_nothing_stays_near_the_twin(kernels: Kernels, pairs: dict[str, Pair]) -> None:

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import dataclasses
 import json
+import signal
 import sys
 import time
 from pathlib import Path
@@ -47,6 +48,7 @@ def main() -> int:
         parser.error(f"unknown peers: {', '.join(unknown)}; known are {', '.join(PEERS)}")
     users = [int(count) for count in arguments.users.split(",")]
 
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the servers end with it
     starts, left_out = {}, {}
     for name in wanted:
         try:

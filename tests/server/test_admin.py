@@ -22,6 +22,7 @@ from engine.settings import SETTINGS, StartSettings
 from engine.telemetry.frame import Frame, LimitInfo
 from engine.telemetry.request_detail import RequestDetail
 from engine.telemetry.step_log import read_samples
+from engine.telemetry.step_times import Profile
 from tests.server.harness import RunningServer, running
 
 
@@ -43,6 +44,16 @@ def test_the_last_minutes_are_told_a_frame_a_second(server: RunningServer) -> No
     assert told
     assert {frame.boot_id for frame in told} == {server.frame().boot_id}
     assert all(later.time - earlier.time > 0.9 for earlier, later in pairwise(told))
+
+
+def test_the_profile_counts_steps_and_their_parts(server: RunningServer) -> None:
+    before = Profile.model_validate_json(server.admin.get("/admin/profile").content)
+    server.chat("say: hello there")
+    spent = Profile.model_validate_json(server.admin.get("/admin/profile").content).since(before)
+    assert spent.steps >= spent.tokens > 1
+    assert set(spent.parts) == {"plan", "commit", "hand_over"}  # the scripted runner measures nothing itself
+    assert 0 < sum(spent.parts.values()) <= spent.wall
+    assert 0 < spent.server_cpu <= spent.process_cpu
 
 
 def test_frame_stream_carries_each_event_once(server: RunningServer) -> None:
