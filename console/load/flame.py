@@ -26,8 +26,10 @@ PATIENCE = 20.0
 WIDTH, ROW, SIDE = 1200, 18, 10
 LETTER = 6.6
 KERNELS_FRAME = "step (engine/kernels/library.py)"
-"""Where py-spy sees the thread while the native library computes."""
-COLOURS = {"kernels": "#e0803a", "python": "#d9b44a", "http": "#5b8fb9"}
+"""Where py-spy sees the thread while the native library computes; the class stands before it where Python tells it."""
+WAITING_FRAME = "select (selectors.py)"
+"""The server's thread waits for clients: not work, though py-spy may catch it awake."""
+COLOURS = {"kernels": "#e0803a", "python": "#d9b44a", "server": "#5b8fb9"}
 
 
 @dataclass
@@ -103,7 +105,7 @@ class Node:
 def draw(recorded: Recording, profile: Profile, title: str, say: Callable[[str], None]) -> str:
     """The picture of one stage; ``say`` is told when it lacks the stacks, and why."""
     if recorded.problem is None:
-        return svg(sampled_tree(recorded.lines, profile), f"{title}: processor time, {RATE} looks a second", "looks")
+        return svg(sampled_tree(recorded.lines, profile), f"{title}: threads at work, {RATE} looks a second", "looks")
     say(f"{recorded.problem}; the flame graph has the measured parts alone")
     return svg(measured_tree(profile), f"{title}: time of the steps", "s")
 
@@ -134,9 +136,11 @@ def sampled_tree(lines: list[str], profile: Profile) -> Node:
         if not stack or not count.isdecimal():
             continue
         frames = stack.split(";")
-        kind = "http" if any("uvicorn" in frame or "asyncio" in frame for frame in frames) else "python"
+        if frames[-1].endswith(WAITING_FRAME):
+            continue
+        kind = "server" if any("uvicorn" in frame or "asyncio" in frame for frame in frames) else "python"
         path = [(frame, kind) for frame in frames]
-        if frames[-1] == KERNELS_FRAME and whole > 0:
+        if frames[-1].endswith(KERNELS_FRAME) and whole > 0:
             for below, seconds in kernels:
                 root.add([*path, *below], int(count) * seconds / whole)
         else:

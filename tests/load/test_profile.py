@@ -53,17 +53,18 @@ def test_a_profile_is_the_difference_of_two_readings() -> None:
 
 def test_stacks_end_in_what_the_kernels_measured() -> None:
     lines = [
-        "thread (1);run (engine/loop.py);step (engine/kernels/library.py) 60",
+        "thread (1);run (engine/loop.py);Kernels.step (engine/kernels/library.py) 60",
         "thread (2);run (uvicorn/server.py);send (asyncio/x.py) 30",
         "thread (1);run (engine/loop.py) 10",
+        "thread (2);run (uvicorn/server.py);EpollSelector.select (selectors.py) 50",
         "not a stack",
     ]
     root = sampled_tree(lines, NATIVE)
     assert root.weight == pytest.approx(100)
-    step = root.children["thread (1)"].children["run (engine/loop.py)"].children["step (engine/kernels/library.py)"]
+    step = root.children["thread (1)"].children["run (engine/loop.py)"].children["Kernels.step (engine/kernels/library.py)"]
     assert step.children["attention"].weight == pytest.approx(60 * 2 / 7.9)
     assert step.children["matrix products"].children["down"].kind == "kernels"
-    assert root.children["thread (2)"].kind == "http"
+    assert root.children["thread (2)"].kind == "server"
 
 
 def test_the_picture_is_svg_whatever_the_names() -> None:

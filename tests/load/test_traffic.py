@@ -206,6 +206,7 @@ async def test_on_a_terminal_there_is_one_live_line_and_ctrl_c_ends_with_the_tab
         (["--slots", "3", "load"], 2, "--slots does not apply"),
         (["bench", "--users", "two"], 2, "list of numbers"),
         (["bench", "--url", "http://127.0.0.1:9", "--slots", "3"], 2, "leave it out with --url"),
+        (["bench", "--url", "http://127.0.0.1:9", "--profile"], 2, "leave it out with --url"),
         (["bench", "--url", "http://127.0.0.1:9"], 1, "no server answers"),
     ],
 )
