@@ -61,7 +61,11 @@ def test_stacks_end_in_what_the_kernels_measured() -> None:
     ]
     root = sampled_tree(lines, NATIVE)
     assert root.weight == pytest.approx(100)
-    step = root.children["thread (1)"].children["run (engine/loop.py)"].children["Kernels.step (engine/kernels/library.py)"]
+    step = (
+        root.children["thread (1)"]
+        .children["run (engine/loop.py)"]
+        .children["Kernels.step (engine/kernels/library.py)"]
+    )
     assert step.children["attention"].weight == pytest.approx(60 * 2 / 7.9)
     assert step.children["matrix products"].children["down"].kind == "kernels"
     assert root.children["thread (2)"].kind == "server"
