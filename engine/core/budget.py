@@ -17,7 +17,7 @@ LEAST_BUDGET = 16
 MOST_BUDGET = 512
 """Even with no stream to protect a step stays short enough to admit newcomers soon."""
 STEPS_NEEDED = 12
-"""Measured steps with prefill before a prediction is trusted."""
+"""Measured steps of a kind, with prefill or without, before a prediction of that kind is trusted."""
 KEPT = 128
 REFIT_EVERY = 8
 
@@ -86,14 +86,16 @@ class StepCost:
         """The most prefill tokens with which 19 of 20 steps stay within ``target`` seconds, never below the floor.
 
         ``context_tokens`` is what the decodes read, ``prefilled`` what the prefill reads beside its own chunk. ``None``
-        until enough steps with prefill were measured.
+        until enough steps were measured: that a target is unreachable is known from mere decoding, a budget is not.
         """
-        if len(self._samples[True]) < STEPS_NEEDED:
+        if max(map(len, self._samples)) < STEPS_NEEDED:
             return None
         decoding = self.predict(decodes, 0, context_tokens)
         alone = decoding + self._margins[False]
         if alone > target:
             return Promise(LEAST_BUDGET, "unreachable", alone)
+        if len(self._samples[True]) < STEPS_NEEDED:
+            return None
         per_token = self._weights[2]
         beside = decoding + self._weights[3] * prefilled / 1000 + self._margins[True]
         if beside + LEAST_BUDGET * per_token > target:

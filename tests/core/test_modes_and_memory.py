@@ -573,6 +573,16 @@ def test_without_measurements_nothing_is_promised() -> None:
     assert StepCost().promise(0.1, 1, 0) is None
 
 
+def test_mere_decoding_is_enough_to_call_a_target_unreachable_but_not_to_choose_a_budget() -> None:
+    cost = StepCost()
+    for _ in range(20):
+        cost.observe(4, 0, 1000, 0.025)
+    promise = cost.promise(0.020, 4, 1000)
+    assert promise is not None
+    assert promise.outlook == "unreachable"
+    assert cost.promise(0.060, 4, 1000) is None
+
+
 def test_the_scheduler_follows_the_target_live() -> None:
     engine = Engine(blocks=300, context=2048, budget=64, itl_target=60)
     engine.scheduler.cost = measured()
