@@ -10,20 +10,25 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import platform
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from console.app import ConsoleApp
 from console.load.machine import describe_machine
 from console.sources.recording import RecordingSource, read_frames, write_frames
 from engine.telemetry.frame import Frame
+from tests.console.helpers import screen_text
+from tests.console.test_history_page import record as record_history
 from tests.real_engine import RealEngine
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,6 +69,19 @@ SCENES = (
     Scene("pool-nearly-full", {"port": 8000, "context": 768, "kv_tokens": 1280, "slots": 4}, 6, 60, _full),
     Scene("preempting", {"port": 8000, "context": 512, "kv_tokens": 640, "slots": 5}, 7, 60, _preempting),
 )
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A page over a recording that another command makes: which key opens it, and what it says when it is ready."""
+
+    name: str
+    recording: Path
+    key: str
+    ready: str
+
+
+OPENED = (Opened("doctor", RECORDINGS / "symptoms" / "queue-too-short.ndjson.gz", "5", "The queue is full, by load"),)
 
 
 @contextmanager
@@ -109,14 +127,18 @@ def monospaced(svg: str) -> str:
     return svg.replace("Fira Code, monospace", "DejaVu Sans Mono, Menlo, Consolas, monospace")
 
 
-async def take(frames: list[Frame], size: tuple[int, int], name: str) -> None:
-    """Show the last of ``frames`` in the real app and write the picture."""
+async def take(frames: list[Frame], size: tuple[int, int], name: str, opened: Opened | None = None) -> None:
+    """Show the last of ``frames`` in the real app, with a page ``opened`` on them, and write the picture."""
     import cairosvg
 
     app = ConsoleApp(RecordingSource(frames))
     async with app.run_test(size=size) as pilot:
         while app.store.view.frame != frames[-1]:
             await pilot.pause(0.02)
+        if opened is not None:
+            await pilot.press(opened.key)
+            while opened.ready not in screen_text(app):
+                await pilot.pause(0.02)
         app.draw()
         await pilot.pause()
         svg = monospaced(app.export_screenshot(title="slotdeck"))
@@ -149,6 +171,17 @@ def main() -> None:
             "users": scene.users,
             "recording": f"tests/recordings/{path.name}",
             "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        }
+    for opened in OPENED:
+        frames = list(read_frames(opened.recording))
+        with tempfile.TemporaryDirectory() as state, patch.dict(os.environ, XDG_STATE_HOME=state):
+            asyncio.run(record_history(frames[: len(frames) // 10 * 10]))
+            for size in SIZES:
+                asyncio.run(take(frames, size, opened.name, opened))
+        manifest["scenes"][opened.name] = {
+            "model": frames[-1].engine.model,
+            "recording": str(opened.recording.relative_to(ROOT)),
+            "sha256": hashlib.sha256(opened.recording.read_bytes()).hexdigest(),
         }
     (PICTURES / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
 

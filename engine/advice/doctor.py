@@ -8,6 +8,7 @@ layers that spilled to the CPU, no rule looks for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 
 from engine.advice.finding import Finding
 from engine.advice.rules_memory import os_swap, preemption
@@ -28,6 +29,8 @@ SILENCES = {"os_swap": ("decode", "budget", "prefill"), "preemption": ("budget",
 def diagnose(frames: Sequence[Frame]) -> list[Finding]:
     """All findings: critical ones first, then by what they cost the users; none when all is well or nothing is known.
 
+    What costs more than time, an answer that was never given, comes before what costs seconds.
+
     While a change of settings is too young to be judged, what was before it is: see :func:`window.too_early`.
     """
     if not frames:
@@ -38,4 +41,8 @@ def diagnose(frames: Sequence[Frame]) -> list[Finding]:
         if cause in findings:
             for rule in explained:
                 findings.pop(rule, None)
-    return sorted(findings.values(), key=lambda finding: (finding.level != "critical", -(finding.cost or 0.0)))
+    return sorted(findings.values(), key=_rank)
+
+
+def _rank(finding: Finding) -> tuple[bool, float]:
+    return finding.level != "critical", -inf if finding.cost is None else -finding.cost

@@ -43,7 +43,7 @@ class Finding:
     changes: Mapping[str, Value] = field(default_factory=dict)
     """The live settings to change together, with their new values; empty if none helps."""
     cost: float | None = None
-    """Seconds of the users' time that it took in the window, all users together; ``None``: cannot be told."""
+    """Seconds of the users' time that it took in the window, all users together; ``None``: not time, but an answer."""
 
     def in_force(self, limits: LimitInfo) -> bool:
         """All that it would change is so already."""
@@ -71,9 +71,11 @@ def time_text(seconds: float | None) -> str:
 
 
 def cost_text(finding: Finding) -> str:
-    """``costs users 95 s``; empty when it cannot be told, or is not worth a word."""
+    """``costs users 95 s``; empty when it is not worth a word."""
     cost = finding.cost
-    if cost is None or cost < 0.5:
+    if cost is None:
+        return "costs users an answer"
+    if cost < 0.5:
         return ""
     return f"costs users {cost:.0f} s" if cost < 119.5 else f"costs users {cost / 60:.0f} min"
 

@@ -116,11 +116,11 @@ def budget(w: Window) -> Finding | None:
         return None
     reading = [frame for frame in w.frames if _disturbed(frame)]
     share = len(reading) / len(w.frames)
-    pause = max(_pause(w.frames), late.itl_p95 or 0.0, min(late.itl_max or 0.0, _longest_step(w, now)))
+    longest = min(late.itl_max or 0.0, _longest_step(w, now))  # one gap may have other causes, so it must be long
+    pause = max(_pause(w.frames), late.itl_p95 or 0.0, longest if longest >= 2 * SLOW_GAP else 0.0)
     if pause < max(STUTTER * usual, 1.5 * SLOW_GAP) or share < 0.05:
         return None
-    longest = max(s.prompt_tokens or now for f in reading for s in f.slots if s.state == "prefill")
-    read = min(now, longest)
+    read = min(now, max(s.prompt_tokens or now for f in reading for s in f.slots if s.state == "prefill"))
     better = max(SMALLEST_BUDGET, min(now // 2, power_of_two(read * SLOW_GAP / pause)))
     return Finding(
         "budget", "warn", "Others' prompts make streams stutter",

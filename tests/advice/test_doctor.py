@@ -24,6 +24,7 @@ from engine.telemetry.frame import (
     WaitingInfo,
     WindowInfo,
 )
+from tests.symptoms import CASES
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 START = 1_795_600_800.0
@@ -389,6 +390,44 @@ def test_recordings_of_real_runs(name: str, rules: set[str]) -> None:
     assert {finding.rule for finding in findings} == rules
 
 
+PROVOKED: dict[str, dict[str, set[str]]] = {
+    "one-slot": {"queue": {"slots"}},
+    "serial": {"queue": {"mode"}},
+    "static": {"queue": {"mode"}},
+    "pool-holds-back": {"queue": {"kv_tokens"}},
+    "nobody-may-wait": {"refused": {"slots"}},
+    "queue-too-short": {"refused": {"slots"}, "queue": {"slots"}},
+    "small-budget": {"prefill": {"budget"}},
+    "large-budget": {"budget": {"budget"}},
+    "small-context": {"context": {"context"}},
+    "restarted": {"cold_start": set()},
+}
+"""What was provoked on the real engine (tests/symptoms.py): the rules that must speak, the costliest first, and what
+each would change."""
+
+CONSEQUENCES = {"queue", "prefill", "budget"}
+"""What a slow machine may show beside what was provoked."""
+
+
+def test_each_case_that_is_provoked_is_expected_here() -> None:
+    cases = {case.name for case in CASES}
+    assert cases == set(PROVOKED) | {name for name in cases if name.startswith("healthy-")}
+
+
+@pytest.mark.parametrize("name", PROVOKED)
+def test_each_symptom_is_found_in_a_real_engine_that_has_it(name: str) -> None:
+    findings = diagnose(list(read_frames(RECORDINGS / "symptoms" / f"{name}.ndjson.gz")))
+    found = {finding.rule: set(finding.changes) for finding in findings if finding.rule in PROVOKED[name]}
+    assert found == PROVOKED[name]
+    assert findings[0].rule == next(iter(PROVOKED[name]))
+    assert {finding.rule for finding in findings} <= set(PROVOKED[name]) | CONSEQUENCES
+
+
+@pytest.mark.parametrize("name", [case.name for case in CASES if case.name.startswith("healthy-")])
+def test_it_is_silent_about_a_real_engine_that_is_well(name: str) -> None:
+    assert diagnose(list(read_frames(RECORDINGS / "symptoms" / f"{name}.ndjson.gz"))) == []
+
+
 def test_the_worst_comes_first_then_what_costs_most() -> None:
     late = {"wait_p95": 4.2, "ttft_p95": 5.0, "itl_p50": 0.21, "itl_p95": 0.3}
     host = HostInfo(os_swap_in=40e6, os_swap_out=8e6)
@@ -396,6 +435,8 @@ def test_the_worst_comes_first_then_what_costs_most() -> None:
     findings = diagnose(run(late=late, **waits, counters={"too_long": 0}))
     assert [finding.rule for finding in findings] == ["queue", "decode"]
     assert [round(finding.cost or 0) for finding in findings] == [171, 4]
+    findings = diagnose(run(late=late, **waits, counters=lambda i: {"too_long": i}))
+    assert [finding.rule for finding in findings] == ["context", "queue", "decode"]
     findings = diagnose(run(late=late, **waits, host=host))
     assert [finding.rule for finding in findings] == ["os_swap", "queue"]
 
