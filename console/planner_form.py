@@ -12,7 +12,7 @@ from types import MappingProxyType
 from console.widgets import formats
 from console.widgets.cells import UNKNOWN
 from engine.advice.capacity import KV_WIDTHS, UTILISATION, Memory, Speed
-from engine.advice.planner import TURN_SECONDS, USERS, Plan, Question
+from engine.advice.plan import TURN_SECONDS, USERS, Plan, Question
 from engine.advice.running import kv_dtype_of, memory_of, model_of, now_of
 from engine.settings import SETTINGS, bytes_in
 from engine.telemetry.frame import Frame

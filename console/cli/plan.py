@@ -195,7 +195,7 @@ def _search(
     """The flags of a search, checked; a bad one ends the command with exit 2."""
     from console.cli.exits import USAGE, fail
     from console.cli.plan_search import Search
-    from engine.advice.planner import USERS
+    from engine.advice.plan import USERS
     from engine.advice.search import Goals
 
     modes = tuple((flags["--modes"] or MODES[0]).split(","))

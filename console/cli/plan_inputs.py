@@ -13,7 +13,7 @@ from console.cli.engine_process import ENGINE_COMMAND, PROGRESS_PREFIX
 from console.cli.exits import FAILED, USAGE, fail, say
 from engine.advice.capacity import UTILISATION, CapacityError, Memory, ModelFacts, Speed
 from engine.advice.model_file import facts_from_config
-from engine.advice.planner import TURN_SECONDS, USERS, Now, Question
+from engine.advice.plan import TURN_SECONDS, USERS, Now, Question
 from engine.advice.running import kv_dtype_of, memory_of, model_of, now_of
 from engine.settings import bytes_in
 from engine.telemetry.frame import Frame

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from engine.advice.capacity import about, byte_words
-from engine.advice.planner import Plan
+from engine.advice.plan import Plan
 
 COLUMNS = 80
 LABEL = 18

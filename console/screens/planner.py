@@ -15,7 +15,8 @@ from console.widgets.cells import Line, blank, clean, exact, wrap
 from console.widgets.engine_lines import title_line
 from console.widgets.plan import fact_lines, setting_lines, upper_lines, verdict_lines, what_if_lines
 from engine.advice.capacity import CapacityError, Memory, Speed
-from engine.advice.planner import Plan, make_plan
+from engine.advice.plan import Plan
+from engine.advice.planner import make_plan
 from engine.advice.running import kv_dtype_of, memory_of
 from engine.advice.what_if import Expected, People, people_of
 from engine.settings import LiveSettings

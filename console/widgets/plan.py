@@ -9,7 +9,7 @@ from console.planner_form import FIELDS, Form, origin, shown
 from console.widgets import formats
 from console.widgets.cells import UNKNOWN, Line, Span, beside, exact, left, right, wrap
 from engine.advice.capacity import about, byte_words
-from engine.advice.planner import Plan
+from engine.advice.plan import Plan
 from engine.advice.what_if import Expected
 from engine.settings import SETTINGS
 from engine.telemetry.frame import LimitInfo

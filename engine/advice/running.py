@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.advice.capacity import KV_WIDTHS, UTILISATION, Memory, ModelFacts
-from engine.advice.planner import Now
+from engine.advice.plan import Now
 from engine.settings import LiveSettings
 from engine.telemetry.frame import Frame
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel, ConfigDict
 
 from engine.advice.outcome import Outcome
-from engine.advice.planner import Plan
+from engine.advice.plan import Plan
 from engine.advice.recorded import simulate
 from engine.advice.speed_card import SpeedCard
 from engine.advice.traffic import Turn, User

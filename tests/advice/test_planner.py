@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.advice.capacity import CapacityError, Memory, ModelFacts, Speed
-from engine.advice.planner import Now, Plan, Question, make_plan
+from engine.advice.plan import Now, Plan, Question
+from engine.advice.planner import make_plan
 from engine.advice.running import kv_dtype_of, memory_of, model_of
 from engine.settings import LiveSettings
 from engine.telemetry.frame import EngineInfo, HostInfo, PoolInfo

@@ -17,7 +17,8 @@ from console.what_if import Job, what_if
 from console.widgets.cells import line_width, plain
 from console.widgets.plan import setting_lines, upper_lines, verdict_lines
 from engine.advice.capacity import KV_WIDTHS, CapacityError, Memory
-from engine.advice.planner import Plan, make_plan
+from engine.advice.plan import Plan
+from engine.advice.planner import make_plan
 from engine.advice.speed_card import save_card
 from engine.advice.what_if import People
 from engine.telemetry.frame import EngineInfo, Frame
