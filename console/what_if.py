@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from engine.advice.speed_card import SpeedCard
 from engine.advice.what_if import Expected, People, expect
 from engine.settings import LiveSettings
-from engine.telemetry.frame import Frame
 
 NICE = 10
 PATIENCE = 60.0
@@ -30,12 +29,6 @@ class Job(BaseModel):
     people: People
     settings: tuple[LiveSettings, ...]
     card: SpeedCard
-
-
-def live_of(frame: Frame) -> LiveSettings | None:
-    """The settings in force, as simulations take them; ``None`` where an engine does not tell them all."""
-    values = {name: getattr(frame.limits, name) for name in LiveSettings.model_fields}
-    return None if None in values.values() else LiveSettings(**values)
 
 
 async def what_if(job: Job) -> list[Expected] | str:

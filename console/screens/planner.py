@@ -10,14 +10,14 @@ from console.planner_form import FIELDS, Form, by_name
 from console.prompts import Typed
 from console.screens.page import Chrome, Page, banner, framed, heading
 from console.store import View
-from console.what_if import Job, live_of, what_if
+from console.what_if import Job, what_if
 from console.widgets.cells import Line, blank, clean, exact, wrap
 from console.widgets.engine_lines import title_line
 from console.widgets.plan import fact_lines, setting_lines, upper_lines, verdict_lines, what_if_lines
 from engine.advice.capacity import CapacityError, Memory, Speed
 from engine.advice.plan import Plan
 from engine.advice.planner import make_plan
-from engine.advice.running import kv_dtype_of, memory_of
+from engine.advice.running import kv_dtype_of, memory_of, settings_of
 from engine.advice.what_if import Expected, People, people_of
 from engine.settings import LiveSettings
 from engine.telemetry.frame import EngineInfo, Frame
@@ -116,9 +116,9 @@ class PlannerPage(Page):
 
     def _pair(self, made: Plan, frame: Frame) -> tuple[People | None, tuple[LiveSettings, ...]]:
         """The people, and the settings in force and advised."""
-        now = live_of(frame)
-        if now is None or not made.settings:
+        if not made.settings:
             return people_of(made), ()
+        now = settings_of(frame)
         return people_of(made), (now, now.model_copy(update={one.name: one.value for one in made.settings}))
 
     def _plan(self, frame: Frame | None) -> Plan | str | None:
@@ -206,7 +206,7 @@ class PlannerPage(Page):
         elif people is None:
             self.app.say("to simulate it, give the lengths of prompt and answer", failed=True)
         elif not settings:
-            self.app.say("there is nothing to simulate: no settings are known or advised", failed=True)
+            self.app.say("there is nothing to simulate: no settings are advised", failed=True)
         else:
             self.app.run_worker(
                 self._simulate(frame.engine, people, settings), group="what-if", exclusive=True, exit_on_error=False
