@@ -17,6 +17,7 @@ import torch
 
 from engine.core.block_pool import blocks_for
 from engine.core.request import Request, Row, SamplingParams, StepPlan, Timeline
+from engine.model.errors import ModelError
 from engine.model.load import LoadedModel, load_model
 from engine.model.machine import available_memory
 from engine.model.runner import Runner, kv_type, token_bytes
@@ -24,7 +25,8 @@ from engine.settings import BLOCK_SIZE, StartSettings
 from engine.telemetry.step_log import work_of
 
 PROMPT = 512
-"""Tokens of the prompt whose prefill is measured, and of the context that a single decode reads."""
+"""Tokens of the prompt whose prefill is measured, and of the context that a single decode reads; less for a model of
+short contexts."""
 DECODES = (1, 2, 4, 8, 16, 32)
 PREFILLS = (16, 64, 128, 256, 512)
 CONTEXTS = (64, 1024)
@@ -49,13 +51,16 @@ def measure(settings: StartSettings, say: Callable[[str], None]) -> dict[str, An
     model = load_model(settings.model, weights=settings.weights, device=settings.device)
     per_token = token_bytes(model.config, kv_type(settings.kv_dtype, model.kv_dtype))
     pool = min(POOL_TOKENS, available_memory(model.device) // (2 * per_token))
+    prompt = min(PROMPT, model.config.max_positions // 2)
+    if pool < 2 * prompt:
+        raise ModelError(f"the memory beside the weights holds {pool} tokens of KV, {2 * prompt} are needed to measure")
     runner = Runner(model, blocks_for(pool), settings.kv_dtype, settings.threads)
     bench = _Steps(model, runner)
     say("measuring one stream")
-    bench.median(bench.plan([PROMPT]))  # the first steps find nothing in any cache
-    decode = bench.median(bench.plan([PROMPT]))
-    budget = settings.budget or (512 if model.device.type == "cuda" else 64)
-    prefill = sum(bench.median(bench.plan([], [(start, budget)])) for start in range(0, PROMPT, budget))
+    bench.median(bench.plan([prompt]))  # the first steps find nothing in any cache
+    decode = bench.median(bench.plan([prompt]))
+    budget = min(prompt, 512 if model.device.type == "cuda" else 64)
+    prefill = sum(bench.median(bench.plan([], [(start, budget)])) for start in range(0, prompt, budget))
     say("measuring steps of many kinds")
     steps = [[list(work_of(plan)), seconds] for plan, seconds in bench.many()]
     say("measuring the machine")
@@ -63,7 +68,7 @@ def measure(settings: StartSettings, say: Callable[[str], None]) -> dict[str, An
     config = model.config
     # Prefill reads rows of the embedding and needs the head for its last token only.
     multiplied = config.num_parameters - config.vocab_size * config.hidden_size * (1 if config.tie_embeddings else 2)
-    read = _bytes_read(model, per_token)
+    read = _bytes_read(model, prompt * per_token)
     return {
         "model": model.id,
         "weights": model.weights,
@@ -74,12 +79,12 @@ def measure(settings: StartSettings, say: Callable[[str], None]) -> dict[str, An
         "weight_bytes": model.weight_bytes,
         "kv_bytes_per_token": per_token,
         "prefill_chunk": budget,
-        "prefill_per_second": len(range(0, PROMPT, budget)) * budget / prefill,
+        "prefill_per_second": len(range(0, prompt, budget)) * budget / prefill,
         "decode_per_second": 1 / decode,
         "steps": steps,
         "memory": {"used": read / decode, "most": _read_speed(model.device)},
         "arithmetic": {
-            "used": 2 * multiplied * 512 / bench.median(bench.plan([], [(0, 512)])),
+            "used": 2 * multiplied * prompt / bench.median(bench.plan([], [(0, prompt)])),
             "most": _multiply_speed(model),
         },
         "kv_copy_bytes_per_second": _copy_speed(model.device),
@@ -141,13 +146,13 @@ def _size(plan: StepPlan) -> int:
     return sum(row.count for row in plan.rows)
 
 
-def _bytes_read(model: LoadedModel, per_token: int) -> int:
-    """What decoding one token after PROMPT tokens reads: all weights but the other rows of the embedding, and KV."""
+def _bytes_read(model: LoadedModel, kv_bytes: int) -> int:
+    """What decoding one token reads: all weights but the other rows of the embedding, and ``kv_bytes``."""
     config = model.config
     weights = model.weight_bytes
     if model.weights == "int8" or not config.tie_embeddings:
         weights -= config.vocab_size * config.hidden_size * {"fp32": 4}.get(model.weights, 2)
-    return weights + PROMPT * per_token
+    return weights + kv_bytes
 
 
 def _fastest(work: Callable[[], Any], device: torch.device) -> float:
