@@ -25,7 +25,7 @@ format: setup-test
 
 screenshots: setup-test
 	$(PIP) install --quiet -c .ci/constraints.txt -e '.[screenshots]'
-	$(VENV)/bin/python -m tests.screenshots
+	$(VENV)/bin/python -m tests.screenshots $(ARGS)
 	$(VENV)/bin/python -m tests.demo.pictures
 
 setup: $(VENV)/.installed

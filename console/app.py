@@ -20,7 +20,7 @@ from textual.screen import Screen
 from console.configuration import ConsoleConfiguration
 from console.driver import ConsoleDriver
 from console.parts import Parts
-from console.quick import collect_again
+from console.quick import ImpatientThreads, collect_again
 from console.screens.base import PageScreen
 from console.screens.catalogue import LIVE, make_page
 from console.terminal import ascii_wanted, can_resume, console_log, own_screen
@@ -128,6 +128,7 @@ class ConsoleApp(Parts, App[int], inherit_bindings=False):
             self._use_theme(DEFAULT_ANSI)
         if not self.is_headless:
             loop = asyncio.get_running_loop()
+            loop.set_default_executor(ImpatientThreads())
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self.exit, 0)
         self.app_resume_signal.subscribe(self, self._resumed)

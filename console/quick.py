@@ -1,4 +1,4 @@
-"""Starts that do not wait for the garbage collector.
+"""Starts that do not wait for the garbage collector, and ends that do not wait for a slow disk.
 
 Importing Textual and pydantic makes so many objects, all of which stay, that looking through them for garbage is a
 fifth of a start.
@@ -7,6 +7,7 @@ fifth of a start.
 from __future__ import annotations
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 
 
 def stop_collecting() -> None:
@@ -18,3 +19,11 @@ def collect_again() -> None:
     """What was made until now stays and is never looked through; what comes is."""
     gc.freeze()
     gc.enable()
+
+
+class ImpatientThreads(ThreadPoolExecutor):
+    """Threads that nobody waits for at the end: they only read, and the process ends without them."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Whoever asks."""
+        super().shutdown(wait=False, cancel_futures=True)

@@ -42,6 +42,7 @@ class LiveChanges:
         self.revision = 0
         self._scheduler, self._runner, self._info = scheduler, runner, info
         self._telemetry, self._clock = telemetry, clock
+        telemetry.requests.see_settings(scheduler.settings, self.revision)
 
     def apply(self, changes: dict[str, Any], revision: int | None, source: str) -> list[Event]:
         """Put all of ``changes`` in force or none; gives what happened to requests meanwhile.
@@ -60,6 +61,7 @@ class LiveChanges:
         changed = [name for name in changes if getattr(before, name) != getattr(after, name)]
         if changed:
             self.revision += 1
+            self._telemetry.requests.see_settings(after, self.revision)
         for name in changed:
             text = f"{name} {getattr(before, name)} → {getattr(after, name)} by {source}"
             self._telemetry.log("setting_changed", text)

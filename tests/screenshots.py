@@ -1,8 +1,8 @@
 """``make screenshots``: pictures of the real console over a real engine under real load.
 
-Records the engine's own frames while simulated users stream into ``tests/recordings/``, which the snapshot tests
-read (``--keep-recordings`` leaves those as they are), then shows chosen moments in the real app and writes them as SVG
-and PNG beside a manifest (``screenshots/``).
+Records the engine's own frames while simulated users stream into ``tests/recordings/``, then shows chosen moments in
+the real app and writes them as SVG and PNG beside a manifest (``screenshots/``). ``--keep-recordings`` leaves the
+recordings as they are; names of scenes record only those. A test renders every picture again and compares.
 """
 
 from __future__ import annotations
@@ -16,25 +16,32 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest import mock
+
+from textual.pilot import Pilot
 
 from console.app import ConsoleApp
 from console.load.machine import describe_machine
+from console.sources.base import Answer
 from console.sources.recording import RecordingSource, read_frames, write_frames
-from engine.telemetry.frame import Frame
-from tests.console.helpers import screen_text
-from tests.console.test_history_page import record as record_history
+from console.widgets.cells import plain
+from engine.telemetry.frame import Frame, FrameEvent
+from engine.telemetry.history_file import history_path
+from engine.telemetry.recorder import Recorder
+from engine.telemetry.request_detail import RequestDetail
+from engine.telemetry.telemetry import Telemetry
 from tests.real_engine import RealEngine
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDINGS = ROOT / "tests" / "recordings"
 PICTURES = ROOT / "screenshots"
-SIZES = ((80, 24), (120, 36))
+SIZES = ((80, 24), (120, 36), (180, 50))
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,11 @@ def _preempting(frame: Frame) -> float:
     return 10 * sum(slot.state == "preempted" for slot in frame.slots) + _streaming(frame)
 
 
+def _held(frame: Frame) -> float:
+    held = sum(slot.state == "held" for slot in frame.slots)
+    return 10 * min(held, 2) + min(frame.waiting_count or 0, 3)
+
+
 SCENES = (
     Scene("empty", {"port": 8000}, 0, 2, lambda frame: frame.uptime or 0),
     Scene("five-people", {"port": 8000}, 6, 45, lambda frame: _streaming(frame) + (frame.minute.ttft_count or 0) / 20),
@@ -73,15 +85,20 @@ SCENES = (
 
 @dataclass(frozen=True)
 class Opened:
-    """A page over a recording that another command makes: which key opens it, and what it says when it is ready."""
+    """A page over a recording: the keys that lead to what is shown of it."""
 
-    name: str
-    recording: Path
-    key: str
-    ready: str
+    recording: str
+    keys: tuple[str, ...]
+    whole: bool = False
+    """All of the recording, not up to its scene's moment."""
 
 
-OPENED = (Opened("doctor", RECORDINGS / "symptoms" / "queue-too-short.ndjson.gz", "5", "The queue is full, by load"),)
+PAGES = {
+    "history": Opened("preempting", ("4", "N")),
+    "request": Opened("preempting", ("j", "enter")),
+    "doctor": Opened("symptoms/queue-too-short", ("5",), whole=True),
+    "static-batches": Opened("symptoms/static", (), whole=True),
+}
 
 
 @contextmanager
@@ -116,7 +133,11 @@ def record(scene: Scene, path: Path) -> None:
 
 def moment(path: Path, best: Callable[[Frame], float]) -> list[Frame]:
     """The frames of a recording up to and including its best one."""
-    frames = list(read_frames(path))
+    return moment_of(list(read_frames(path)), best)
+
+
+def moment_of(frames: list[Frame], best: Callable[[Frame], float]) -> list[Frame]:
+    """These up to and including the best one."""
     top = max(range(len(frames)), key=lambda index: best(frames[index]))
     return frames[: top + 1]
 
@@ -127,25 +148,112 @@ def monospaced(svg: str) -> str:
     return svg.replace("Fira Code, monospace", "DejaVu Sans Mono, Menlo, Consolas, monospace")
 
 
-async def take(frames: list[Frame], size: tuple[int, int], name: str, opened: Opened | None = None) -> None:
-    """Show the last of ``frames`` in the real app, with a page ``opened`` on them, and write the picture."""
+@dataclass(frozen=True)
+class Picture:
+    """The Live page at a scene's moment, or one of :data:`PAGES`."""
+
+    name: str
+    size: tuple[int, int]
+
+    @property
+    def stem(self) -> str:
+        return f"{self.name}-{self.size[0]}x{self.size[1]}"
+
+    def frames(self) -> list[Frame]:
+        """What the app is shown."""
+        opened = PAGES.get(self.name) or Opened(self.name, ())
+        path = RECORDINGS / f"{opened.recording}.ndjson.gz"
+        if not opened.whole:
+            return moment(path, next(scene.best for scene in SCENES if scene.name == opened.recording))
+        frames = list(read_frames(path))
+        return moment_of(frames, _held) if self.name == "static-batches" else frames
+
+
+def pictures() -> list[Picture]:
+    """All of them."""
+    return [Picture(name, size) for name in (*(scene.name for scene in SCENES), *PAGES) for size in SIZES]
+
+
+class Watched(RecordingSource):
+    """A recording that knows one request's life: that of ``request-detail.json``."""
+
+    async def request(self, request_id: str) -> RequestDetail | Answer:
+        """Whichever is asked for."""
+        return RequestDetail.model_validate_json((RECORDINGS / "request-detail.json").read_text("utf-8"))
+
+
+class Replayed:
+    """The engine of a recording for the recorder of its history."""
+
+    def __init__(self, frames: list[Frame]) -> None:
+        self.info = frames[-1].engine
+        self.telemetry = Telemetry(lambda: 0.0, lambda: frames[-1].time)
+        self._frames = iter(frames)
+
+    def frame(self, sequence: int, event_cursor: int) -> tuple[Frame, int]:
+        return next(self._frames), event_cursor
+
+
+async def keep_history(frames: list[Frame]) -> None:
+    """What the engine would have recorded: a frame a second."""
+    seconds: list[Frame] = []
+    events: tuple[FrameEvent, ...] = ()
+    for frame in frames:
+        events += frame.events
+        if not seconds or frame.time - seconds[-1].time >= 1 or frame is frames[-1]:
+            seconds.append(frame.model_copy(update={"events": events}))
+            events = ()
+    recorder = Recorder(Replayed(seconds), history_path(), days=3650, megabytes=100)
+    await recorder.open()
+    for _ in seconds:
+        recorder.look()
+    await recorder.write()
+    await recorder.close()
+
+
+async def render(picture: Picture) -> str:
+    """The picture as SVG. The history of this user's folder is written anew."""
+    frames, opened = picture.frames(), PAGES.get(picture.name)
+    if opened is not None:
+        history_path().unlink(missing_ok=True)
+        await keep_history(frames)
+    app = ConsoleApp(Watched(frames), clock=lambda: 0.0)
+    with mock.patch("console.screens.history.time.time", return_value=frames[-1].time + 3600):
+        async with app.run_test(size=picture.size) as pilot:
+            while app.store.view.frame != frames[-1]:
+                await pilot.pause(0.02)
+            for key in opened.keys if opened is not None else ():
+                await pilot.press(key)
+                await settled(pilot)
+            app.draw()
+            await pilot.pause()
+            return monospaced(app.export_screenshot(title="slotdeck"))
+
+
+async def settled(pilot: Pilot[int]) -> None:
+    """Wait until the page shows no longer that it reads, asks or looks."""
+    app = pilot.app
+    assert isinstance(app, ConsoleApp)
+    same = 0
+    before: object = None
+    while same < 5:
+        await pilot.pause(0.05)
+        lines = tuple(app.base.canvas.lines)
+        busy = any("…" in plain(line) and line[0][1] == "label" for line in lines[3:5])
+        same = same + 1 if lines == before and not busy else 0
+        before = lines
+
+
+def write(picture: Picture, svg: str) -> None:
+    """Both forms."""
     import cairosvg
 
-    app = ConsoleApp(RecordingSource(frames))
-    async with app.run_test(size=size) as pilot:
-        while app.store.view.frame != frames[-1]:
-            await pilot.pause(0.02)
-        if opened is not None:
-            await pilot.press(opened.key)
-            while opened.ready not in screen_text(app):
-                await pilot.pause(0.02)
-        app.draw()
-        await pilot.pause()
-        svg = monospaced(app.export_screenshot(title="slotdeck"))
-    stem = PICTURES / f"{name}-{size[0]}x{size[1]}"
+    stem = PICTURES / picture.stem
     stem.with_suffix(".svg").write_text(svg, "utf-8")
     whole = re.sub(r' clip-path="[^"]*"', "", svg)  # cairosvg clips without the translation
-    cairosvg.svg2png(bytestring=whole.encode(), write_to=str(stem.with_suffix(".png")), output_width=size[0] * 12)
+    cairosvg.svg2png(
+        bytestring=whole.encode(), write_to=str(stem.with_suffix(".png")), output_width=picture.size[0] * 12
+    )
 
 
 def main() -> None:
@@ -157,32 +265,31 @@ def main() -> None:
         "machine": describe_machine(),
         "scenes": {},
     }
+    wanted = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
     for scene in SCENES:
         path = RECORDINGS / f"{scene.name}.ndjson.gz"
-        if "--keep-recordings" not in sys.argv:
+        if "--keep-recordings" not in sys.argv and (not wanted or scene.name in wanted):
             print(f"recording {scene.name} ({scene.seconds:.0f} s)", flush=True)
             record(scene, path)
-        frames = moment(path, scene.best)
-        for size in SIZES:
-            asyncio.run(take(frames, size, scene.name))
         manifest["scenes"][scene.name] = {
-            "model": frames[-1].engine.model,
+            "model": next(read_frames(path)).engine.model,
             "settings": scene.settings,
             "users": scene.users,
             "recording": f"tests/recordings/{path.name}",
             "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         }
-    for opened in OPENED:
-        frames = list(read_frames(opened.recording))
-        with tempfile.TemporaryDirectory() as state, patch.dict(os.environ, XDG_STATE_HOME=state):
-            asyncio.run(record_history(frames[: len(frames) // 10 * 10]))
-            for size in SIZES:
-                asyncio.run(take(frames, size, opened.name, opened))
-        manifest["scenes"][opened.name] = {
-            "model": frames[-1].engine.model,
-            "recording": str(opened.recording.relative_to(ROOT)),
-            "sha256": hashlib.sha256(opened.recording.read_bytes()).hexdigest(),
-        }
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {"XDG_STATE_HOME": folder, "XDG_CONFIG_HOME": folder, "XDG_DATA_HOME": folder, "TZ": "UTC"}
+        time.tzset()
+        for picture in pictures():
+            write(picture, asyncio.run(render(picture)))
+    for name, opened in PAGES.items():
+        path = RECORDINGS / f"{opened.recording}.ndjson.gz"
+        manifest["scenes"].setdefault(name, {
+            "model": next(read_frames(path)).engine.model,
+            "recording": f"tests/recordings/{opened.recording}.ndjson.gz",
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        })  # fmt: skip
     (PICTURES / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
 
 

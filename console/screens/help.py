@@ -11,7 +11,7 @@ from textual.screen import ModalScreen
 from console.keymap import Keymap
 from console.themes import ConsoleTheme
 from console.widgets.canvas import Canvas
-from console.widgets.cells import Line, Span, exact, left
+from console.widgets.cells import Line, Span, exact, left, wrap
 from console.widgets.glyphs import BAR_CACHED, BAR_FREE, BAR_LIVE, STATE_MARKS
 
 CELLS = 78
@@ -32,7 +32,10 @@ def help_lines(keymap: Keymap) -> list[Line]:
     for group, actions in keymap.groups().items():
         lines.append(exact([(f" {group}", "title")], CELLS))
         for action in actions:
-            lines.append(exact([(f"   {left(action.shown, 13)}", "key"), (action.help, "text")], CELLS))
+            shown = action.shown
+            for text in wrap(action.help, CELLS - 16, 2):
+                lines.append(exact([(f"   {left(shown, 13)}", "key"), (text, "text")], CELLS))
+                shown = ""
     lines.append(exact([(" Signs", "title")], CELLS))
     for state, meaning in _STATES.items():
         mark: Span = (f"   {STATE_MARKS[state]} {left(state, 11)}", state)
@@ -43,8 +46,8 @@ def help_lines(keymap: Keymap) -> list[Line]:
         exact([("   TTFT = intake + queue wait + fill (prefill). ITL: gap between two tokens.", "text")], CELLS),
         exact([("   last gaps: second bar is the typical gap; each step up doubles it.", "text")], CELLS),
         exact([("   recompute x2 4.2s: preempted twice, stood still for 4.2 s, computed again.", "text")], CELLS),
-        exact([("   Temperature 0 gives one text whatever else runs with fp32, or int8 weights on", "text")], CELLS),
-        exact([("   native kernels; with others the batch may turn a tie. Alone: mode serial.", "text")], CELLS),
+        exact([("   Temperature 0 gives one text whatever else runs with fp32, or int8 weights", "text")], CELLS),
+        exact([("   on native kernels; else the batch may turn a tie. Alone: mode serial.", "text")], CELLS),
         exact([("   –: not known.   n=: how many samples a percentile has.", "text")], CELLS),
     ]  # fmt: skip
     return lines

@@ -114,16 +114,19 @@ def live_body(view: View, chrome: Chrome, cells: int, rows: int, state: LiveStat
     room_main, room_side = rows - len(main) - 1, rows - len(side)
     if room_main > room_side:
         main += [blank(main_cells), *event_lines(view.events, main_cells, room_main)]
+        side = _side(view, frame, side_cells, rows, alone=True)
     else:
         side += event_lines(view.events, side_cells, room_side)
     return beside(main, side[:rows], main_cells, side_cells)
 
 
-def _side(view: View, frame: Frame, cells: int, rows: int) -> list[Line]:
-    """Latency detail, then plots."""
+def _side(view: View, frame: Frame, cells: int, rows: int, *, alone: bool = False) -> list[Line]:
+    """Latency detail, then plots; ``alone``: nothing else is to stand below."""
     side = [*latency_lines(frame, cells), blank(cells)]
     left = rows - len(side)
     plot_rows = min(PLOT_ROWS_HIGH, left // 2) if left >= 2 * PLOT_ROWS_HIGH else min(PLOT_ROWS_LOW, left)
+    if alone:
+        plot_rows = min(ZOOMED_PLOT_ROWS, left)
     if plot_rows >= PLOT_ROWS_LOW:
         side += [*plot_lines(view.trace, cells, plot_rows), blank(cells)]
     return side

@@ -63,7 +63,7 @@ def _body(detail: RequestDetail, view: View, cells: int, rows: int) -> list[Line
     lines += [*phase_bar(detail, cells), blank(cells)]
     room = max(0, rows - len(lines))
     if cells >= WIDE and detail.chunks:
-        main, side = cells * 62 // 100, cells - cells * 62 // 100 - 1
+        main, side = cells * 59 // 100, cells - cells * 59 // 100 - 1
         return lines + beside(_gaps(detail, main, room), chunk_lines(detail.chunks, side, room), main, side)[:room]
     gaps = _gaps(detail, cells, room)
     left = room - len(gaps) - 1
@@ -74,7 +74,7 @@ def _gaps(detail: RequestDetail, cells: int, rows: int) -> list[Line]:
     """The plot and the longest gaps, sharing the rows."""
     if rows < 2:
         return []
-    listed = min(len(detail.long_gaps), max(0, (rows - 1) // 2))
+    listed = len(long_gaps(detail, cells, max(0, (rows - 1) // 2)))
     plot_rows = max(1, min(12, rows - 1 - listed - (1 if listed else 0)))
     if not detail.gaps:
         plot_rows = 0

@@ -15,6 +15,9 @@ LABEL_CELLS = 9
 FIELD_CELLS = (20, 21, 17, 13)
 """Cells of the four fields at 80 columns; wider screens share the rest among them."""
 
+LEAST_BAR = 8
+"""Cells of the pool's bar."""
+
 POOL_NEARLY_FULL, POOL_FULL = 90, 97
 """Percent of the pool held by requests from which it is shown as a warning and as critical."""
 
@@ -60,7 +63,7 @@ def grid_lines(view: View, cells: int) -> list[Line]:
         return [exact([], cells)] * 6
     counters = frame.counters
     return [
-        _row("limits", _limit_fields(view, frame), cells),
+        _row("limits", _limit_fields(view, frame, cells), cells),
         _pool_line(frame, cells),
         _row(
             "speed",
@@ -88,7 +91,12 @@ def grid_lines(view: View, cells: int) -> list[Line]:
 
 
 def _row(label: str, fields: list[list[Span]], cells: int, label_style: str = "label") -> Line:
-    """A label and fields in columns; one too wide for its column takes from the gap after it, never cuts numbers."""
+    """A label and fields in columns; one too wide for its column takes from the gap after it, never cuts numbers.
+
+    Where there is no room for the columns the fields stand side by side, as many as fit whole.
+    """
+    if cells < LABEL_CELLS + sum(FIELD_CELLS):
+        return _packed(label, fields, cells, label_style)
     extra = max(0, cells - LABEL_CELLS - sum(FIELD_CELLS)) // len(FIELD_CELLS)
     spans: list[Span] = [(f" {label:<{LABEL_CELLS - 1}}", label_style)]
     end = LABEL_CELLS
@@ -106,11 +114,24 @@ def _row(label: str, fields: list[list[Span]], cells: int, label_style: str = "l
     return exact(spans, cells)
 
 
+def _packed(label: str, fields: list[list[Span]], cells: int, label_style: str) -> Line:
+    spans: list[Span] = [(f" {label:<{LABEL_CELLS - 1}}"[: LABEL_CELLS - 1], label_style)]
+    used = LABEL_CELLS - 1
+    for number, field in enumerate(fields):
+        between = "  " if number else " "
+        size = len(between) + sum(width(text) for text, _ in field)
+        if used + size > cells:
+            continue
+        spans += [(between, "text"), *field]
+        used += size
+    return exact(spans, cells)
+
+
 def _pair(label: str, value: str, unit: str = "", style: str = "value") -> list[Span]:
     return [(f"{label} ", "label"), (value, "label" if value == UNKNOWN else style), (unit, "label")]
 
 
-def _limit_fields(view: View, frame: Frame) -> list[list[Span]]:
+def _limit_fields(view: View, frame: Frame, cells: int) -> list[list[Span]]:
     limits = frame.limits
     occupied, waiting = view.occupied, frame.waiting_count
     draining = occupied is not None and limits.slots is not None and occupied > limits.slots
@@ -126,7 +147,7 @@ def _limit_fields(view: View, frame: Frame) -> list[list[Span]]:
             f"{formats.whole(waiting)}/{formats.whole(limits.queue)}{' full' if full else ''}",
             style="warn" if full else "value",
         ),
-        _pair("ctx", formats.whole(limits.context), "/request"),
+        _pair("ctx", formats.whole(limits.context), "/request" if cells >= LABEL_CELLS + sum(FIELD_CELLS) else ""),
         _budget(limits),
     ]
 
@@ -171,7 +192,9 @@ def _pool_line(frame: Frame, cells: int) -> Line:
         (f"{total}", "value"),
         (f" {word:<4}", level),
     ]
-    bar_cells = max(8, cells - LABEL_CELLS - sum(width(text) for text, _ in spans) - 2)
+    if LEAST_BAR + LABEL_CELLS + sum(width(text) for text, _ in spans) + 2 > cells:
+        spans = [*spans[:2], *spans[6:]]  # what is cached and free is seen in the bar
+    bar_cells = max(LEAST_BAR, cells - LABEL_CELLS - sum(width(text) for text, _ in spans) - 2)
     rest = max(0, total - live - (cached or 0))
     bar = shares([live, cached or 0, rest], bar_cells)
     drawn: list[Span] = [

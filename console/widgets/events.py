@@ -52,20 +52,20 @@ def event_lines(entries: Sequence[LogEntry], cells: int, rows: int, title: str =
         return []
     shown: list[Line] = []
     for entry in reversed(entries[-rows:]):
-        lines = _entry_lines(entry, cells)
-        if len(shown) + len(lines) > rows - 1:
+        room = rows - 1 - len(shown)
+        if room <= 0:
             break
-        shown = lines + shown
+        shown = _entry_lines(entry, cells, min(_MOST_ROWS, room)) + shown
     lines = [exact([(f" {title}", "label")], cells), *shown]
     return lines + [blank(cells)] * (rows - len(lines))
 
 
-def _entry_lines(entry: LogEntry, cells: int) -> list[Line]:
+def _entry_lines(entry: LogEntry, cells: int, rows: int) -> list[Line]:
     stamp = time.strftime("%H:%M:%S", time.localtime(entry.time))
     mark, style = _MARKS.get(entry.kind, ("·", "label"))
     loud = entry.kind in _LOUD
     text_style = "text" if loud else "label"
-    first, *more = wrap(clean(entry.text), max(1, cells - _BEFORE_TEXT), _MOST_ROWS) or [""]
+    first, *more = wrap(clean(entry.text), max(1, cells - _BEFORE_TEXT), rows) or [""]
     return [
         exact([(f" {stamp} ", "label"), (mark, style), (" ", "text"), (first, text_style)], cells),
         *(exact([(" " * _BEFORE_TEXT, "text"), (text, text_style)], cells) for text in more),

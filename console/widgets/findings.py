@@ -43,7 +43,7 @@ def _heading(finding: Finding, cells: int, *, selected: bool) -> Line:
     cost = f"{cost_text(finding)} " if cost_text(finding) else ""
     room = cells - width(cost)
     head = exact(
-        [("› " if selected else "  ", "key"), (f"{mark} ", finding.level), (finding.what, finding.level)], room
+        [("› " if selected else "  ", "key"), (f"{mark} ", finding.level), (clean(finding.what), finding.level)], room
     )
     return (*head, (cost, "value")) if cost and room > 0 else exact(head, cells)
 
@@ -60,7 +60,7 @@ def _turn(finding: Finding, limits: LimitInfo, cells: int, *, selected: bool) ->
     elif selected:
         hand = [("   no knob helps", "label")]
     room = cells - 9 - sum(width(text) for text, _ in hand)
-    first, *rest = wrap(clean(finding.turn), max(20, room), 3)
+    first, *rest = wrap(clean(finding.turn), max(20, room), 3) or [""]
     lines = [exact([("   turn  ", "label"), (first, "title"), *hand], cells)]
     return lines + [exact([("         ", "label"), (row, "title")], cells) for row in rest]
 

@@ -32,6 +32,9 @@ SHORTEST_SHOWN = 0.005
 BETWEEN_STEPS = 0.02
 """Seconds below which a part is only the time between two steps, and belongs to the part before."""
 
+_BEFORE_CAUSE = 18
+"""Cells of a long gap's line before the words."""
+
 _CAUSE_STYLES: dict[str, str] = {
     ".": "decode",
     "!": "preempted",
@@ -121,7 +124,8 @@ def sentence(detail: RequestDetail, cells: int, rows: int = 3) -> list[Line]:
 
 
 def facts(detail: RequestDetail, pool: PoolInfo, limits: LimitInfo, cells: int) -> list[Line]:
-    """Sizes, times and the settings in force."""
+    """Sizes, times, and the settings in force at its admission (before it: those of now)."""
+    force = detail.settings or limits
     arrived = UNKNOWN if detail.arrived is None else time.strftime("%H:%M:%S", time.localtime(detail.arrived))
     cached: list[Span] = []
     if detail.cached_tokens:
@@ -148,19 +152,24 @@ def facts(detail: RequestDetail, pool: PoolInfo, limits: LimitInfo, cells: int) 
              (" + queue ", "label"), (formats.seconds(detail.queue_wait), "value"),
              (" + prefill ", "label"), (formats.seconds(detail.prefill), "value"), *preempted], cells),
         exact(
-            [(" settings now  ", "label"), ("slots ", "label"), (formats.whole(limits.slots), "value"),
-             ("  ctx ", "label"), (formats.whole(limits.context), "value"),
-             ("  budget ", "label"), (formats.whole(limits.budget), "value"),
-             ("  ", "text"), (clean(limits.mode or ""), "value"),
+            [(" settings then  " if detail.settings else " settings now  ", "label"),
+             ("slots ", "label"), (formats.whole(force.slots), "value"),
+             ("  ctx ", "label"), (formats.whole(force.context), "value"),
+             ("  budget ", "label"), (formats.whole(force.budget), "value"),
+             ("  ", "text"), (clean(force.mode or ""), "value"),
              *_changed(detail)], cells),
     ]  # fmt: skip
 
 
 def _changed(detail: RequestDetail) -> list[Span]:
-    if not detail.changes:
+    """What was turned since it got its slot."""
+    admitted = (detail.intake or 0.0) + (detail.queue_wait or 0.0)
+    since = [change for change in detail.changes if detail.settings is None or change.at >= admitted]
+    if not since:
         return []
-    last = detail.changes[-1]
-    return [(f"  at {formats.seconds(last.at)}: ", "label"), (clean(last.text), "key")]
+    first = since[0]
+    more = f"  and {len(since) - 1} more" if len(since) > 1 else ""
+    return [(f"  at {formats.seconds(first.at)}: ", "label"), (clean(first.text), "key"), (more, "label")]
 
 
 def gap_plot(detail: RequestDetail, cells: int, rows: int) -> list[Line]:
@@ -193,34 +202,40 @@ def gap_plot(detail: RequestDetail, cells: int, rows: int) -> list[Line]:
 
 
 def long_gaps(detail: RequestDetail, cells: int, rows: int) -> list[Line]:
-    """The longest gaps with what filled them."""
-    shown = detail.long_gaps[:rows]
-    return [
-        exact(
-            [(f" {right(formats.gap(gap.seconds), 6)}", _CAUSE_STYLES[CAUSE_LETTERS[gap.cause]]),
-             (f" at {left(formats.seconds(gap.at), 6)} ", "label"), (clean(gap.text), "text")], cells)
-        for gap in shown
-    ]  # fmt: skip
+    """The longest gaps with what filled them, each on one row or two."""
+    lines: list[Line] = []
+    for gap in detail.long_gaps:
+        room = min(2, rows - len(lines))
+        if room <= 0:
+            break
+        first, *more = wrap(clean(gap.text), max(1, cells - _BEFORE_CAUSE - 1), room) or [""]
+        lines.append(
+            exact(
+                [(f" {right(formats.gap(gap.seconds), 6)}", _CAUSE_STYLES[CAUSE_LETTERS[gap.cause]]),
+                 (f" at {left(formats.seconds(gap.at), 6)} ", "label"), (first, "text")], cells)
+        )  # fmt: skip
+        lines += [exact([(" " * _BEFORE_CAUSE, "text"), (text, "text")], cells) for text in more]
+    return lines
 
 
 def chunk_lines(chunks: Sequence[ChunkInfo], cells: int, rows: int) -> list[Line]:
     """A heading, then prefill chunks, as many as there is room for, the newest at the bottom."""
     if not chunks or rows < 2:
         return []
-    lines = [exact([(" prefill   at   took tokens  with", "title")], cells)]
+    lines = [exact([(" prefill at   took tokens  with", "title")], cells)]
     hidden = max(0, len(chunks) - (rows - 1))
     if hidden:
         hidden += 1
         lines.append(exact([(f" … {hidden} earlier chunks", "label")], cells))
     for chunk in chunks[hidden:]:
-        with_others = f"{chunk.others} of others " if chunk.others else ""
+        with_others = f"{chunk.others} others' " if chunk.others else ""
         writing = f"{chunk.streams} writing" if chunk.streams else "" if chunk.others else "alone"
         steps = f" in {chunk.steps} steps" if chunk.steps > 1 else ""
-        again: Span = (" again", "warn") if chunk.again else ("", "text")
+        again: Span = ("  again", "warn") if chunk.again else ("", "text")
         lines.append(
             exact(
                 [(f" {right(formats.seconds(chunk.at), 10)} ", "label"),
                  (right(formats.gap(chunk.seconds), 6), "value"), (right(formats.whole(chunk.tokens), 7), "value"),
-                 (f"  {with_others}{writing}{steps}", "label"), again], cells)
+                 again, (f"  {with_others}{writing}{steps}", "label")], cells)
         )  # fmt: skip
     return lines

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from console.knobs import shown as setting_shown
 from console.planner_form import FIELDS, Form, origin, shown
 from console.widgets import formats
-from console.widgets.cells import UNKNOWN, Line, Span, beside, exact, left, right, wrap
+from console.widgets.cells import UNKNOWN, Line, Span, beside, clean, exact, left, right, wrap
 from engine.advice.capacity import about, byte_words
 from engine.advice.plan import Plan
 from engine.advice.what_if import Expected
@@ -58,9 +58,9 @@ def _facts(plan: Plan, cells: int) -> list[Line]:
     used = f" x {question.memory.utilisation:g}" if question.memory.gpu else ""
     weights = UNKNOWN if model.weight_bytes is None else byte_words(model.weight_bytes)
     rows = [
-        ("weights", f"{weights}{f' {model.weights}' if model.weights else ''}"),
+        ("weights", f"{weights}{f' {clean(model.weights)}' if model.weights else ''}"),
         ("usable", f"{byte_words(question.memory.usable)}{used}"),
-        ("one token", f"{model.kv_bytes(kv):,} B {kv}{f' + {scales:,}' if scales else ''}"),
+        ("one token", f"{model.kv_bytes(kv):,} B {clean(kv)}{f' + {scales:,}' if scales else ''}"),
         ("conversation", f"{capacity.context:,} tok = {byte_words(capacity.conversation_bytes)}"),
         ("cache", f"{byte_words(capacity.cache_bytes)} = {capacity.cache_tokens:,} tok"),
         ("fits", about(capacity.conversations)),
@@ -127,6 +127,6 @@ def what_if_lines(expected: Sequence[Expected], cells: int) -> list[Line]:
 
 
 def _hanging(start: list[Span], indent: int, text: str, style: str, cells: int) -> list[Line]:
-    rows = wrap(text, cells - indent - 1, 4)
+    rows = wrap(clean(text[:200]) + clean(text[200:400]), cells - indent - 1, 4)
     lines = [exact([*start, (rows[0], style)], cells)]
     return lines + [exact([(" " * indent, "text"), (row, style)], cells) for row in rows[1:]]

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from console.trace import Second, Trace
 from console.widgets import formats
-from console.widgets.cells import UNKNOWN, Line, Span, blank, cut, exact, left
+from console.widgets.cells import UNKNOWN, Line, Span, blank, exact, left
 from console.widgets.plot import column_rows, linear, nice_top
 
 LABEL_CELLS = 16
@@ -141,7 +141,7 @@ def _plot(metric: _Metric, bins: list[list[Second]], marked: list[bool], cells: 
 
 def _marks(bins: list[list[Second]], marked: list[bool], cells: int) -> Line:
     """Below the plots: where a setting changed and where somebody was preempted."""
-    spans: list[Span] = [(left(cut(" changed ± !", LABEL_CELLS), LABEL_CELLS), "label")]
+    spans: list[Span] = [(" ± ", "key"), ("set ", "label"), ("! ", "preempted"), ("preempt", "label")]
     for found, changed in zip(bins, marked, strict=True):
         if changed:
             spans.append(("±", "key"))

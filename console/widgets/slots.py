@@ -53,7 +53,7 @@ def header(cells: int, sort: str = "slot") -> Line:
         text += f"{left('wait+fill', 9)} "
     others = {"stalled": "by stall ▾", "age": "by age ▾"}
     text += f"{right(name('ITLp95' if sort == 'ITL p95' else 'ITL p95', 'ITL p95'), 7)}  "
-    text += left(others.get(sort, "last gaps"), shape.gaps)
+    text += left(others.get(sort, "last gaps" if shape.gaps >= len("last gaps") else "gaps"), shape.gaps)
     return exact([(text, "label")], cells)
 
 
@@ -121,8 +121,9 @@ def _last(slot: SlotInfo, typical: float | None, cells: int) -> list[Span]:
 def _lost(slot: SlotInfo, gaps: int) -> list[Span]:
     """What preemptions cost this request: how often, and how long it stood still; over the columns of ITL and gaps."""
     word = "recompute" if slot.state == "preempted" else "swap"
+    times = f"x{max(1, slot.preemptions or 0)}"
     return [
-        (f"  {word} x{max(1, slot.preemptions or 0)}", slot.state),
+        (f"  {word} {times}" if gaps >= 10 else f"  {times}", slot.state),
         ("  stalled " if gaps >= 20 else "  ", "label"),
         (formats.seconds(slot.stalled), slot.state),
     ]

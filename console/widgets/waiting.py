@@ -13,6 +13,9 @@ LAST_TTFT = 20
 _TURNS = {"serial": "the one running", "static": "the batch to end"}
 """Ways of batching in which a free slot is not for the next one."""
 
+NARROW = 66
+"""Cells below which a waiting request's line is told in fewer words."""
+
 
 def waiting_lines(frame: Frame, listed: Listing, cells: int, rows: int) -> list[Line]:
     """Header with the TTFT sparkline, then at most ``rows`` - 1 lines of waiting requests."""
@@ -45,11 +48,11 @@ def waiting_lines(frame: Frame, listed: Listing, cells: int, rows: int) -> list[
                     ("›" if selected else " ", "key"),
                     (f"{place:>3}  ", "label"),
                     (left(who, min(24, max(8, cells // 5))), "text" if waiter.user else "label"),
-                    ("  waited ", "label"),
+                    ("  waited " if cells >= NARROW else "  for ", "label"),
                     (right(formats.seconds(waiter.waited), 5), "value"),
                     (right(formats.whole(waiter.prompt_tokens), 9), "value"),
                     (" tok", "label"),
-                    ("   starts in ", "label"),
+                    ("   starts in " if cells >= NARROW else "  in ", "label"),
                     (estimate, "text" if waiter.estimate is not None else "label"),
                 ],
                 cells,

@@ -63,6 +63,21 @@ class GapInfo(Part):
     """The cause as a phrase."""
 
 
+class SettingsInfo(Part):
+    """Settings in force when it got its slot."""
+
+    revision: int
+    slots: int
+    context: int
+    budget: int
+    mode: str
+    kv_tokens: int
+    preemption: str
+    prefix_cache: bool
+    itl_target: int
+    """Milliseconds; 0: none."""
+
+
 class ChangeInfo(Part):
     """A setting that changed while the request lived."""
 
@@ -116,6 +131,8 @@ class RequestDetail(Part):
     preemptions: int | None = None
     recomputed_tokens: int | None = None
     stalled: float | None = None
+    settings: SettingsInfo | None = None
+    """In force at its admission; ``None`` before it."""
     changes: tuple[ChangeInfo, ...] = ()
     finish_reason: str | None = None
     failure: str | None = None

@@ -14,8 +14,9 @@ from typing import Any
 
 from engine.core.events import Event
 from engine.core.request import Request, StepPlan
+from engine.settings import LiveSettings
 from engine.telemetry.frame import HostInfo
-from engine.telemetry.request_detail import ChangeInfo, ChunkInfo, RequestDetail, StallInfo
+from engine.telemetry.request_detail import ChangeInfo, ChunkInfo, RequestDetail, SettingsInfo, StallInfo
 from engine.telemetry.request_gaps import Stall, Step, explain_gaps
 
 MOST_ENDED = 200
@@ -56,6 +57,7 @@ class _Record:
     busy: int | None = None
     ahead: int | None = None
     freed_by: str | None = None
+    settings: SettingsInfo | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -73,6 +75,7 @@ class RequestLog:
         self._changes: deque[tuple[float, str]] = deque(maxlen=RECENT)
         self._step = Step(0.0, 0.0, 0, (), 0, False)
         self._swapping = False
+        self._settings: SettingsInfo | None = None
 
     # -- from telemetry ------------------------------------------------------------------------------------
 
@@ -84,6 +87,12 @@ class RequestLog:
         """A setting changed."""
         with self._lock:
             self._changes.append((self._clock(), text))
+
+    def see_settings(self, settings: LiveSettings, revision: int) -> None:
+        """These are in force from now on."""
+        values = settings.model_dump(include=set(SettingsInfo.model_fields))
+        with self._lock:
+            self._settings = SettingsInfo(revision=revision, **values)
 
     def see_step(self, plan: StepPlan, seconds: float, now: float) -> None:
         """A step was committed at ``now``."""
@@ -125,6 +134,7 @@ class RequestLog:
                 record = self._begin(request, event.time)
             if kind == "admitted":
                 self._leave_queue(record, request, event.time)
+                record.settings = self._settings
                 self._admissions.append((event.time, request.id))
             elif kind == "preempted":
                 record.stalls.append(Stall(event.time, event.tokens, event.swapped_bytes > 0, event.cause))
@@ -197,6 +207,7 @@ class RequestLog:
                 busy=record.busy,
                 ahead=record.ahead,
                 freed_by=record.freed_by,
+                settings=record.settings,
                 chunks=tuple(
                     ChunkInfo(
                         at=chunk.began - arrival, seconds=chunk.seconds, steps=chunk.steps, tokens=chunk.tokens,

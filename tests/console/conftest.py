@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.console.pty import MODULE, ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -22,3 +26,21 @@ def own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     yield
     monkeypatch.undo()
     time.tzset()
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "TEXTUAL"))}
+    return kept | {"TERM": "xterm-256color", "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT), "PS1": "ready$ "}
+
+
+@pytest.fixture
+def socket(tmp_path: Path, environment: dict[str, str]) -> Iterator[Path]:
+    path = tmp_path / "e.sock"
+    engine = subprocess.Popen([*MODULE, str(path), "steady"], cwd=ROOT, env=environment, stdout=subprocess.PIPE)
+    assert engine.stdout is not None
+    assert engine.stdout.readline() == b"ready\n"
+    yield path
+    engine.terminate()
+    engine.wait(10)
+    engine.stdout.close()

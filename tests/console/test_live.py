@@ -143,6 +143,15 @@ def test_a_narrow_event_log_goes_on_below_instead_of_cutting_numbers() -> None:
     assert "…" not in text
 
 
+def test_no_row_of_the_event_log_stays_empty_while_there_is_something_to_tell() -> None:
+    long = frames.event(3, "preempted", "kitchen (slot 11) preempted, the KV pool is full: 1840 tokens thrown away")
+    view = view_of(frames.frame(events=(*[long] * 5, frames.event(2, "finished", "kitchen finished"))))
+    for rows in range(2, 12):
+        lines = [plain(line) for line in event_lines(view.events, 39, rows)]
+        assert len(lines) == rows
+        assert all(line.strip() for line in lines)
+
+
 @pytest.mark.parametrize("how", ["signal 9, out of memory?", "exit code 70, a step hung", ""])
 def test_an_engine_that_ended_is_said_in_one_line_of_80(how: str) -> None:
     store = Store()

@@ -6,20 +6,18 @@ After a wanted change: ``pytest tests/console/test_pictures.py --snapshot-update
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 
 from console.app import ConsoleApp
-from console.sources.recording import RecordingSource, read_frames
+from console.sources.recording import RecordingSource
 from engine.telemetry.frame import Frame
 from tests.console import frames
 from tests.console.helpers import GONE, seen, until
+from tests.screenshots import PICTURES, RECORDINGS, SCENES, Picture, moment, pictures, render
 
 SIZES = ((80, 24), (120, 36), (180, 50))
-RECORDINGS = sorted((Path(__file__).parents[1] / "recordings").glob("*.ndjson.gz"))
-"""Of real runs, made by ``python -m tests.screenshots``."""
 SizeIds = {size: f"{size[0]}x{size[1]}" for size in SIZES}
 
 
@@ -43,23 +41,24 @@ def test_situation(snap_compare: Callable[..., bool], situation: str, size: tupl
     assert snap_compare(app, terminal_size=size, run_before=when("KV pool"))
 
 
-@pytest.mark.parametrize("size", SIZES[:2], ids=SizeIds.get)
-@pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: path.name.partition(".")[0])
-def test_real_run(snap_compare: Callable[..., bool], recording: Path, size: tuple[int, int]) -> None:
-    recorded = list(read_frames(recording))
-    app = app_of(*recorded)
+@pytest.mark.parametrize("picture", pictures(), ids=lambda picture: picture.stem)
+async def test_the_pictures_of_real_runs_are_what_the_console_draws(picture: Picture) -> None:
+    """``screenshots/``; after a wanted change: ``make screenshots`` with ``ARGS=--keep-recordings``."""
+    drawn = await render(picture)
+    assert drawn == (PICTURES / f"{picture.stem}.svg").read_text("utf-8"), "make screenshots ARGS=--keep-recordings"
 
-    async def wait(pilot: Pilot[int]) -> None:
-        await until(pilot, lambda: app.store.view.frame == recorded[-1])
-        app.draw()
-        await pilot.pause()
 
-    assert snap_compare(app, terminal_size=size, run_before=wait)
+def recorded(name: str) -> list[Frame]:
+    """A real run up to its moment."""
+    scene = next(scene for scene in SCENES if scene.name == name)
+    return moment(RECORDINGS / f"{name}.ndjson.gz", scene.best)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=SizeIds.get)
 def test_disconnected(snap_compare: Callable[..., bool], size: tuple[int, int]) -> None:
-    assert snap_compare(app_of(frames.nearly_full(), lost=True), terminal_size=size, run_before=when("DISCONNECTED"))
+    assert snap_compare(
+        app_of(*recorded("pool-nearly-full"), lost=True), terminal_size=size, run_before=when("DISCONNECTED")
+    )
 
 
 @pytest.mark.parametrize("size", SIZES, ids=SizeIds.get)
@@ -67,7 +66,15 @@ def test_tui_05_no_color(
     snap_compare: Callable[..., bool], size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    assert snap_compare(app_of(frames.preempting()), terminal_size=size, run_before=when("KV pool"))
+    frames = recorded("preempting")
+    app = app_of(*frames)
+
+    async def wait(pilot: Pilot[int]) -> None:
+        await until(pilot, lambda: app.store.view.frame == frames[-1])
+        app.draw()
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=wait)
 
 
 def test_tui_16_ascii(snap_compare: Callable[..., bool]) -> None:

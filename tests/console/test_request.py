@@ -18,7 +18,15 @@ from console.store import Store
 from console.widgets.cells import line_width, plain
 from console.widgets.life import phases
 from engine.telemetry.frame import SlotInfo
-from engine.telemetry.request_detail import CAUSE_LETTERS, ChunkInfo, GapInfo, RequestDetail, StallInfo
+from engine.telemetry.request_detail import (
+    CAUSE_LETTERS,
+    ChangeInfo,
+    ChunkInfo,
+    GapInfo,
+    RequestDetail,
+    SettingsInfo,
+    StallInfo,
+)
 from tests.console import frames
 from tests.console.helpers import console, screen_text, seen, until
 from tests.console.test_lines import labels
@@ -48,6 +56,26 @@ def test_the_sentence_the_parts_of_its_time_and_the_longest_gap_are_on_one_small
     assert "2.45s at 14.5s  a preemption" in text
 
 
+def test_settings_are_those_of_its_admission_with_what_was_turned_since() -> None:
+    """Not those of now, which may be others; what was turned while it still waited is part of them."""
+    detail = RECORDED.model_copy(
+        update={
+            "settings": SettingsInfo(
+                revision=2, slots=7, context=640, budget=48, mode="static", kv_tokens=4480, preemption="recompute",
+                prefix_cache=True, itl_target=0,
+            ),
+            "changes": (
+                ChangeInfo(at=2.0, text="slots 4 → 7 by console"),
+                ChangeInfo(at=12.5, text="budget 48 → 64 by console"),
+                ChangeInfo(at=13.0, text="slots 7 → 8 by console"),
+            ),
+        }
+    )  # fmt: skip
+    line = next(line for line in lines_of(detail, 120, 36) if line.startswith(" settings"))
+    assert "settings then  slots 7  ctx 640  budget 48  static" in line
+    assert "at 12.5s: budget 48 → 64 by console  and 1 more" in line
+
+
 def test_the_parts_add_up_to_the_age() -> None:
     parts = phases(RECORDED)
     assert parts[0][1] == 0
@@ -60,7 +88,7 @@ def test_the_parts_add_up_to_the_age() -> None:
 
 def test_wide_terminals_list_the_chunks_beside_the_gaps() -> None:
     lines = lines_of(RECORDED, 120, 36)
-    assert any("gaps n=47" in line and "prefill   at" in line for line in lines)
+    assert any("gaps n=47" in line and "prefill at" in line for line in lines)
     assert sum("again" in line for line in lines) >= 4
 
 

@@ -160,6 +160,21 @@ def test_settings_that_changed_meanwhile_are_listed() -> None:
     assert [change.text for change in run.detail("a").changes] == ["budget 64 → 16 by console"]
 
 
+def test_settings_are_kept_as_they_were_at_the_admission() -> None:
+    run = Run(slots=1)
+    run.telemetry.requests.see_settings(run.scheduler.settings, 3)
+    run.submit("a", prompt=4, output=10)
+    run.submit("b", prompt=4, output=10)
+    run.step(2)
+    run.telemetry.requests.see_settings(run.scheduler.settings.model_copy(update={"budget": 32}), 4)
+    run.finish()
+    first, second = run.detail("a").settings, run.detail("b").settings
+    assert first is not None
+    assert second is not None
+    assert (first.revision, first.budget) == (3, 16)
+    assert (second.revision, second.budget) == (4, 32)
+
+
 def test_memory_is_bounded_and_no_token_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_log, "MOST_ENDED_TOKENS", 25)
     run = Run()
