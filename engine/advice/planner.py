@@ -120,13 +120,13 @@ def _slots_reason(plan: Plan, slots: int, fit: int) -> str:
     if slots < wanted:
         return f"{flight}, but the cache holds {fit} such contexts"
     if slots == plan.question.now.slots:
-        return f"as it is: {flight} on average, and they fit"
+        return f"as it is: {flight}, and they fit"
     if load.users == 1:
         return "there is one"
     if load.in_flight >= load.users:
         return f"nobody pauses: all {load.users} are in flight"
     if slots > ceil(load.in_flight * SPARE_SLOTS):
-        return f"{flight} on average, and a further stream is almost free"
+        return f"{flight}, and a further stream is almost free"
     return f"{flight} on average, and a quarter more"
 
 
