@@ -30,6 +30,8 @@ from engine.telemetry.windows import percentile
 BUSY_TRIES = 5
 """Sends of one message that is refused with 503, before its user gives it up."""
 MOST_RETRY_AFTER = 30.0
+LEAST_TURNAROUND = 1e-4
+"""Seconds: a client that is refused for good and never pauses must not ask for ever at one instant."""
 RECENT = 20
 """Finished requests whose length the estimate of a wait is made from, as in the engine."""
 SHARED_TOKENS = 24
@@ -147,10 +149,11 @@ class Simulator:
         sent = after + turn.think if turn.at is None else max(after, turn.at)
         if sent > client.user.seconds:
             return
+        pause = 0.0 if client.turn is None else max(self._edge.turnaround, LEAST_TURNAROUND)
         client.turn, client.tries = turn, 0
         if turn.fresh:
             client.conversation, client.length = next(self._conversations), 0
-        self._send(client, sent + (self._edge.turnaround if after else 0.0))
+        self._send(client, sent + pause)
 
     def _send(self, client: _Client, arrival: float) -> None:
         assert client.turn is not None

@@ -142,6 +142,14 @@ def test_a_short_queue_refuses_and_its_users_come_back() -> None:
     assert outcome.finished > 3
 
 
+def test_who_is_always_refused_and_never_pauses_comes_to_an_end() -> None:
+    turns = [Turn(0.0, 900, 200, True)] * 10_000
+    edge = Edge(intake=0.0, intake_token=0.0, turnaround=0.0)
+    outcome = Simulator(live(), StepTimes(PRICES), edge).run([User("a", turns, 0.1)])
+    assert outcome.finished == 0
+    assert 100 < outcome.too_long < 10_000
+
+
 def test_swap_costs_the_time_of_its_copies() -> None:
     traffic = Traffic("agent", 5, 40.0, 1024)
     changes = live(slots=5, kv_tokens=1024, preemption="swap")
