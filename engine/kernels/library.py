@@ -20,9 +20,11 @@ from engine.kernels.build import BuildError, library_path
 
 logger = logging.getLogger(__name__)
 
-ABI = 2
+ABI = 3
 GROUP = 64
-"""Values along the depth that share a scale."""
+"""Values along the depth that share a scale: of activations, and of weights of 8 bits."""
+BLOCK = 32
+"""Values along the depth that share step and minimum: of weights of 4 bits."""
 TILE = 32
 """Columns of a product are padded to this."""
 PANEL = 16
@@ -35,7 +37,8 @@ PARTS = ("embedding", "norms", "qkv", "attention", "output", "gate_up", "down", 
 
 
 class _Product(ctypes.Structure):
-    _fields_ = [("codes", c_void_p), ("scales", c_void_p), ("columns", c_int32), ("depth", c_int32)]
+    _fields_ = [("codes", c_void_p), ("scales", c_void_p), ("columns", c_int32), ("depth", c_int32),
+                ("bits", c_int32)]  # fmt: skip
 
 
 class _Layer(ctypes.Structure):
@@ -78,14 +81,19 @@ class _Step(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Packed:
-    """Weights [columns, depth] in int8, padded and in the order the kernels read.
+    """Weights [columns, depth], padded and in the order the kernels read; see Product in native/types.h.
 
-    ``codes`` uint8 [columns / 16, depth / 4, 16, 4], stored as value + 128; ``scales`` uint16 (bits of bf16)
-    [columns / 16, depth / 64, 16].
+    8 bits: ``codes`` uint8 [columns / 16, depth / 4, 16, 4], stored as value + 128; ``scales`` uint16 (bits of bf16)
+    [columns / 16, depth / 64, 16]. 4 bits: ``codes`` uint8 [columns / 16, depth / 32, 320] with steps and minima among
+    them; ``scales`` is empty. :mod:`engine.kernels.four_bits` makes those.
     """
 
     codes: np.ndarray
     scales: np.ndarray
+
+    @property
+    def bits(self) -> int:
+        return 8 if self.codes.ndim == 4 else 4
 
     @property
     def columns(self) -> int:
@@ -93,20 +101,22 @@ class Packed:
 
     @property
     def depth(self) -> int:
-        return int(self.codes.shape[1]) * 4
+        return int(self.codes.shape[1]) * (4 if self.bits == 8 else BLOCK)
 
     @property
     def nbytes(self) -> int:
         return self.codes.nbytes + self.scales.nbytes
 
     @staticmethod
-    def shapes(columns: int, depth: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def shapes(columns: int, depth: int, bits: int = 8) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shapes of codes and scales for ``columns`` (a multiple of 32) and ``depth`` (a multiple of 64)."""
         panels = columns // PANEL
+        if bits == 4:
+            return (panels, depth // BLOCK, BLOCK * PANEL // 2 + 4 * PANEL), (0,)
         return (panels, depth // 4, PANEL, 4), (panels, depth // GROUP, PANEL)
 
     def _structure(self) -> _Product:
-        return _Product(_address(self.codes), _address(self.scales), self.columns, self.depth)
+        return _Product(_address(self.codes), _address(self.scales), self.columns, self.depth, self.bits)
 
 
 @dataclass(frozen=True)
@@ -270,7 +280,7 @@ class Kernels:
         return out
 
     def pack(self, weight: np.ndarray, into: Packed, first: int) -> None:
-        """Quantise ``weight`` fp32 [rows, depth] into the columns from ``first`` on of ``into``.
+        """Quantise ``weight`` fp32 [rows, depth] into the columns from ``first`` on of ``into``, of 8 bits.
 
         Values that are not finite give an infinite scale.
         """
@@ -287,10 +297,10 @@ def pad(size: int, to: int) -> int:
     return -(-size // to) * to
 
 
-def empty(columns: int, depth: int) -> Packed:
+def empty(columns: int, depth: int, bits: int = 8) -> Packed:
     """A packed product of zeros, padded to 32 columns and a depth of 64."""
-    codes, scales = Packed.shapes(pad(columns, TILE), pad(depth, GROUP))
-    return Packed(np.full(codes, 128, np.uint8), np.zeros(scales, np.uint16))
+    codes, scales = Packed.shapes(pad(columns, TILE), pad(depth, GROUP), bits)
+    return Packed(np.full(codes, 128 if bits == 8 else 0, np.uint8), np.zeros(scales, np.uint16))
 
 
 def _address(array: np.ndarray) -> int:

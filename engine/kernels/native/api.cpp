@@ -52,7 +52,7 @@ const Variant VARIANTS[] = {
     {"portable", [] { return true; }, forward_portable, scratch_portable, product_portable},
 };
 
-constexpr int64_t GROUP = 64, CHUNK = 16;
+constexpr int64_t GROUP = 64, BLOCK = 32, CHUNK = 16;
 constexpr int PHASES_PER_LAYER = 8, PHASES_BESIDE = 4;  // at most, in forward.cpp
 
 int64_t padded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
@@ -190,10 +190,10 @@ int slotdeck_step(Kernels* kernels, const Model* model, const Step* step) try {
     space.sine = kernels->sine.take<float>(tokens * half);
     space.codes = kernels->codes.take<int8_t>(rows * widest);
     space.scales = kernels->scales.take<float>(rows * widest / GROUP);
-    space.sums = kernels->sums.take<int32_t>(rows * widest / GROUP);
+    space.sums = kernels->sums.take<int32_t>(rows * widest / BLOCK);
     space.inner_codes = kernels->inner_codes.take<int8_t>(tokens * inner);
     space.inner_scales = kernels->inner_scales.take<float>(tokens * inner / GROUP);
-    space.inner_sums = kernels->inner_sums.take<int32_t>(tokens * inner / GROUP);
+    space.inner_sums = kernels->inner_sums.take<int32_t>(tokens * inner / BLOCK);
     space.best_value = kernels->best_value.take<float>(threads * step->greedy);
     space.best_index = kernels->best_index.take<int64_t>(threads * step->greedy);
     space.bad_logit = kernels->bad_logit.take<uint8_t>(threads * step->greedy);
@@ -231,7 +231,7 @@ int slotdeck_product(Kernels* kernels, const Product* weights, const float* valu
                    count,
                    kernels->codes.take<int8_t>(count * weights->depth),
                    kernels->scales.take<float>(count * groups),
-                   kernels->sums.take<int32_t>(count * groups),
+                   kernels->sums.take<int32_t>(count * groups * 2),
                    out};
     const bool ran = team_run(
         kernels->team,
@@ -245,7 +245,7 @@ int slotdeck_product(Kernels* kernels, const Product* weights, const float* valu
     return 1;
 }
 
-// Packs weights [rows, depth] fp32 as columns `first` (a multiple of 16) on of a product; see Product. `depth` is not
+// Packs weights [rows, depth] fp32 as columns `first` (a multiple of 16) on of a product of 8 bits; see Product. `depth` is not
 // padded, the product's is. What is not finite makes its group's scale infinite, so that it is found at load.
 void slotdeck_pack(const float* weights, int64_t rows, int64_t depth, int64_t first, int64_t padded_depth,
                    uint8_t* codes, uint16_t* scales) {

@@ -68,7 +68,7 @@ inline void norm(const Context& c, const float* weight) {
     const int64_t groups = c.hidden / GROUP;
     share_rows(c, c.step.tokens, [&](int64_t row) {
         norm_row(c.space.hidden + row * c.hidden, weight, c.model.hidden, c.hidden, c.model.eps, c.scratch,
-                 c.space.codes + row * c.hidden, c.space.scales + row * groups, c.space.sums + row * groups);
+                 c.space.codes + row * c.hidden, c.space.scales + row * groups, c.space.sums + row * groups * 2);
     });
 }
 
@@ -135,7 +135,7 @@ inline void mix_keys(const Context& c, int number) {
     const int64_t groups = c.attended / GROUP;
     share_rows(c, c.step.tokens, [&](int64_t row) {
         quantise_row(c.space.mixed + row * c.attended, c.attended, c.space.codes + row * c.attended,
-                     c.space.scales + row * groups, c.space.sums + row * groups);
+                     c.space.scales + row * groups, c.space.sums + row * groups * 2);
     });
 }
 
@@ -170,7 +170,7 @@ inline void gate(const Context& c, const Layer& layer) {
         for (int64_t row = 0; row < count; ++row)
             quantise_row(lines + row * GROUP, GROUP, c.space.inner_codes + (first + row) * c.inner + group * GROUP,
                          c.space.inner_scales + (first + row) * groups + group,
-                         c.space.inner_sums + (first + row) * groups + group);
+                         c.space.inner_sums + ((first + row) * groups + group) * 2);
     });
 }
 
@@ -181,7 +181,7 @@ inline void predict(const Context& c) {
     share_rows(c, wanted, [&](int64_t row) {
         const int64_t token = row < step.greedy ? step.greedy_tokens[row] : step.logit_tokens[row - step.greedy];
         norm_row(c.space.hidden + token * c.hidden, c.model.norm, c.model.hidden, c.hidden, c.model.eps, c.scratch,
-                 c.space.codes + row * c.hidden, c.space.scales + row * groups, c.space.sums + row * groups);
+                 c.space.codes + row * c.hidden, c.space.scales + row * groups, c.space.sums + row * groups * 2);
     });
     float* best_value = c.space.best_value + (int64_t)c.thread * step.greedy;
     int64_t* best_index = c.space.best_index + (int64_t)c.thread * step.greedy;
@@ -314,7 +314,7 @@ void SLOTDECK_NAME(product_, SLOTDECK_ISA)(const Product* weights, const float* 
     using namespace SLOTDECK_ISA;
     const int64_t depth = weights->depth, groups = depth / GROUP, tiles = weights->columns / TILE;
     for (int64_t row; (row = team_next(team, 0, thread, count)) >= 0; team_done(team, 0, count))
-        quantise_row(values + row * depth, depth, codes + row * depth, scales + row * groups, sums + row * groups);
+        quantise_row(values + row * depth, depth, codes + row * depth, scales + row * groups, sums + row * groups * 2);
     team_wait(team, 0, count);
     const QuantisedRows rows{codes, scales, sums, depth};
     alignas(64) float block[ROW_CHUNK * TILE];

@@ -1,7 +1,8 @@
-// The product of int8 rows with int8 weights: up to ROWS rows by two panels (32 columns) at a time in registers.
+// The product of int8 rows with weights of 8 or 4 bits: up to ROWS rows by two panels (32 columns) at a time.
 //
-// Weights are stored as value + 128, so that they are unsigned, as the instructions want them; the excess is taken off
-// by starting each integer sum at -128 x (sum of the row's codes in the group). Integer sums of a group of 64 are exact;
+// Weights of 8 bits are stored as value + 128, so that they are unsigned, as the instructions want them; the excess is
+// taken off by starting each integer sum at -128 x (sum of the row's codes in the group). Those of 4 bits are unsigned;
+// their minimum is multiplied by the sum of the row's codes. Integer sums of a group (64, or 32 of 4 bits) are exact;
 // groups are added in order in fp32, so a row's result does not depend on the rows beside it.
 #pragma once
 
@@ -10,13 +11,15 @@
 
 namespace SLOTDECK_ISA {
 
-constexpr int GROUP = 64;   // values that share a scale
+constexpr int GROUP = 64;   // values that share a scale: of rows, and of weights of 8 bits
+constexpr int BLOCK = 32;   // values of 4-bit weights that share step and minimum
+constexpr int64_t BLOCK_BYTES = 320;  // of a panel's block
 constexpr int PANEL = 16;   // columns of a panel
 constexpr int TILE = 32;    // columns computed at once
 constexpr int VECTORS = PANEL / LANES;
 // ROWS: rows in registers at once; AT_ONCE: vectors of columns beside them.
 
-// Quantised rows: codes [rows, depth], scales and sums [rows, depth / 64]; sums are -128 x the sum of codes.
+// Quantised rows: codes [rows, depth], scales [rows, depth / 64], sums of codes [rows, depth / 32].
 struct QuantisedRows {
     const int8_t* codes;
     const float* scales;
@@ -52,21 +55,34 @@ inline Ints dot(Ints sum, Ints weights, int32_t row) {
 }
 #endif
 
-// What the integer sum of a group starts with: only where `dot` takes weights as stored.
+// EXCESS: what the integer sum of a group starts with counts, since `dot` takes weights as stored.
+// `dot_small` is for codes 0 to 15, and `widened` makes 32-bit sums of what it added up over a block.
 #if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
 constexpr bool EXCESS = false;
+// Sums of pairs stay in 16 bits: a block adds 8 of them, at most 8 x 2 x 15 x 127 = 30,480.
+inline Ints dot_small(Ints sum, Ints weights, int32_t row) {
+    return (Ints)_mm256_add_epi16((__m256i)sum, _mm256_maddubs_epi16((__m256i)weights, _mm256_set1_epi32(row)));
+}
+inline Ints widened(Ints sum) { return (Ints)_mm256_madd_epi16((__m256i)sum, _mm256_set1_epi16(1)); }
 #else
 constexpr bool EXCESS = true;
+inline Ints dot_small(Ints sum, Ints weights, int32_t row) { return dot(sum, weights, row); }
+inline Ints widened(Ints sum) { return sum; }
 #endif
 
 // Part of the weights of the next tile, to be fetched from memory while this one is computed: `lines` cache lines of
-// each group, from line `first` on.
+// each group, from line `first` on; a group has `bytes`.
 struct Ahead {
     const uint8_t* codes;
-    int64_t first, lines;
+    int64_t first, lines, bytes;
+
+    void fetch(int64_t group) const {
+        const uint8_t* next = codes + group * bytes + first * 64;
+        for (int64_t line = 0; line < lines; ++line) __builtin_prefetch(next + line * 64, 0, 2);
+    }
 };
 
-// out[R][32] = rows x two panels.
+// out[R][32] = rows x two panels of 8 bits.
 template <int R>
 SEPARATE void product_rows(const QuantisedRows& rows, int64_t first, const Product& weights, int64_t panel,
                            const Ahead& ahead, float* out) {
@@ -75,20 +91,23 @@ SEPARATE void product_rows(const QuantisedRows& rows, int64_t first, const Produ
     const uint16_t* scales[2] = {weights.scales + panel * groups * PANEL, weights.scales + (panel + 1) * groups * PANEL};
     const int8_t* row = rows.codes + first * depth;
     const float* row_scales = rows.scales + first * groups;
-    const int32_t* row_sums = rows.sums + first * groups;
+    const int32_t* row_sums = rows.sums + first * groups * 2;
     Floats total[R][2][VECTORS];
     for (int r = 0; r < R; ++r)
         for (int p = 0; p < 2; ++p)
             for (int v = 0; v < VECTORS; ++v) total[r][p][v] = Floats{};
     for (int64_t group = 0; group < groups; ++group) {
-        const uint8_t* next = ahead.codes + group * GROUP * TILE + ahead.first * 64;
-        for (int64_t line = 0; line < ahead.lines; ++line) __builtin_prefetch(next + line * 64, 0, 2);
+        ahead.fetch(group);
+        int32_t start[R];
+        for (int r = 0; r < R; ++r) {
+            const int32_t* halves = row_sums + (r * groups + group) * 2;
+            start[r] = EXCESS ? (int32_t)(0u - 128u * ((uint32_t)halves[0] + (uint32_t)halves[1])) : 0;
+        }
 #pragma GCC unroll 8
         for (int part = 0; part < 2 * VECTORS; part += AT_ONCE) {
             Ints sums[R][AT_ONCE];
             for (int r = 0; r < R; ++r)
-                for (int i = 0; i < AT_ONCE; ++i)
-                    sums[r][i] = EXCESS ? Ints{} + row_sums[r * groups + group] : Ints{};
+                for (int i = 0; i < AT_ONCE; ++i) sums[r][i] = Ints{} + start[r];
             for (int k = 0; k < GROUP; k += 4) {
                 Ints w[AT_ONCE];
                 for (int i = 0; i < AT_ONCE; ++i) {
@@ -114,26 +133,88 @@ SEPARATE void product_rows(const QuantisedRows& rows, int64_t first, const Produ
             for (int v = 0; v < VECTORS; ++v) store(out + r * TILE + p * PANEL + v * LANES, total[r][p][v]);
 }
 
+// out[R][32] = rows x two panels of 4 bits.
+template <int R>
+SEPARATE void product_rows_4(const QuantisedRows& rows, int64_t first, const Product& weights, int64_t panel,
+                           const Ahead& ahead, float* out) {
+    const int64_t depth = rows.depth, groups = depth / BLOCK;
+    const uint8_t* blocks[2] = {weights.codes + panel * groups * BLOCK_BYTES,
+                                weights.codes + (panel + 1) * groups * BLOCK_BYTES};
+    const int8_t* row = rows.codes + first * depth;
+    const float* row_scales = rows.scales + first * (groups / 2);
+    const int32_t* row_sums = rows.sums + first * groups;
+    Floats total[R][2][VECTORS];
+    for (int r = 0; r < R; ++r)
+        for (int p = 0; p < 2; ++p)
+            for (int v = 0; v < VECTORS; ++v) total[r][p][v] = Floats{};
+    for (int64_t group = 0; group < groups; ++group) {
+        ahead.fetch(group);
+        float scales[R], added[R];
+        for (int r = 0; r < R; ++r) {
+            scales[r] = row_scales[r * (groups / 2) + group / 2];
+            added[r] = (float)row_sums[r * groups + group];
+        }
+#pragma GCC unroll 8
+        for (int part = 0; part < 2 * VECTORS; part += AT_ONCE) {
+            Ints sums[R][AT_ONCE];
+            for (int r = 0; r < R; ++r)
+                for (int i = 0; i < AT_ONCE; ++i) sums[r][i] = Ints{};
+            for (int k = 0; k < BLOCK; k += 8) {
+                Ints low[AT_ONCE], high[AT_ONCE];
+                for (int i = 0; i < AT_ONCE; ++i) {
+                    const int at = part + i;
+                    const uint8_t* block = blocks[at / VECTORS] + group * BLOCK_BYTES;
+                    const Words both = load<Words>(block + k * 8 + at % VECTORS * LANES * 4);
+                    low[i] = (Ints)(both & 0x0f0f0f0f);
+                    high[i] = (Ints)(both >> 4 & 0x0f0f0f0f);
+                }
+                for (int r = 0; r < R; ++r) {
+                    int32_t four[2];
+                    memcpy(four, row + r * depth + group * BLOCK + k, 8);
+                    for (int i = 0; i < AT_ONCE; ++i)
+                        sums[r][i] = dot_small(dot_small(sums[r][i], low[i], four[0]), high[i], four[1]);
+                }
+            }
+            for (int i = 0; i < AT_ONCE; ++i) {
+                const int at = part + i, p = at / VECTORS, v = at % VECTORS;
+                const uint16_t* steps = (const uint16_t*)(blocks[p] + group * BLOCK_BYTES + BLOCK * PANEL / 2);
+                const Floats step = from_fp16(steps + v * LANES), minimum = from_fp16(steps + PANEL + v * LANES);
+                for (int r = 0; r < R; ++r)
+                    total[r][p][v] +=
+                        (__builtin_convertvector(widened(sums[r][i]), Floats) * step + minimum * added[r]) * scales[r];
+            }
+        }
+    }
+    for (int r = 0; r < R; ++r)
+        for (int p = 0; p < 2; ++p)
+            for (int v = 0; v < VECTORS; ++v) store(out + r * TILE + p * PANEL + v * LANES, total[r][p][v]);
+}
+
 // out[count][32] = rows first to first + count - 1 times tile `tile` of the weights. The next tile is fetched ahead: the
 // processor's own prefetching ends at each page.
 SEPARATE void product(const QuantisedRows& rows, int64_t first, int64_t count, const Product& weights, int64_t tile,
                       float* out) {
-    const int64_t panel = tile * 2, lines = GROUP * TILE / 64, blocks = (count + ROWS - 1) / ROWS;
-    const bool last = (tile + 1) * TILE >= weights.columns;
-    Ahead ahead{weights.codes + (last ? tile : tile + 1) * rows.depth * TILE, 0, (lines + blocks - 1) / blocks};
+    const bool four = weights.bits == 4, last = (tile + 1) * TILE >= weights.columns;
+    const int64_t panel = tile * 2, bytes = four ? 2 * BLOCK_BYTES : GROUP * TILE, lines = bytes / 64;
+    const int64_t pieces = (count + ROWS - 1) / ROWS, tile_bytes = rows.depth / (four ? BLOCK : GROUP) * bytes;
+    Ahead ahead{weights.codes + (last ? tile : tile + 1) * tile_bytes, 0, (lines + pieces - 1) / pieces, bytes};
     if (last) ahead.lines = 0;
+#define SLOTDECK_ROWS(R)                                                          \
+    four ? product_rows_4<R>(rows, first, weights, panel, ahead, out)             \
+         : product_rows<R>(rows, first, weights, panel, ahead, out)
     for (; count > 0; count -= ROWS, first += ROWS, out += ROWS * TILE) {
         switch (count) {
-            case 1: product_rows<1>(rows, first, weights, panel, ahead, out); break;
-            case 2: product_rows<2>(rows, first, weights, panel, ahead, out); break;
-            case 3: product_rows<3>(rows, first, weights, panel, ahead, out); break;
-            case 4: product_rows<4>(rows, first, weights, panel, ahead, out); break;
-            case 5: product_rows<5>(rows, first, weights, panel, ahead, out); break;
-            default: product_rows<ROWS>(rows, first, weights, panel, ahead, out); break;
+            case 1: SLOTDECK_ROWS(1); break;
+            case 2: SLOTDECK_ROWS(2); break;
+            case 3: SLOTDECK_ROWS(3); break;
+            case 4: SLOTDECK_ROWS(4); break;
+            case 5: SLOTDECK_ROWS(5); break;
+            default: SLOTDECK_ROWS(ROWS); break;
         }
         ahead.first += ahead.lines;
         if (ahead.first + ahead.lines > lines) ahead.lines = lines - ahead.first;
     }
+#undef SLOTDECK_ROWS
 }
 
 // Quantises `depth` values (a multiple of 64) to int8 by groups. A value that is not finite makes its group's scale
@@ -149,17 +230,19 @@ SEPARATE void quantise_row(const float* values, int64_t depth, int8_t* codes, fl
         const float top = maximum(largest);
         // Below this the inverse would overflow; such values round to zero.
         const float inverse = top > 1e-30f ? 127.0f / top : 0.0f;
-        Words total = Words{};
-        for (int i = 0; i < GROUP; i += LANES) {
-            const Ints code = nearest(load<Floats>(values + i) * inverse);
-            total += (Words)code;
-            store(codes + i, __builtin_convertvector(code, Bytes));
+        for (int half = 0; half < 2; ++half) {
+            Words total = Words{};
+            for (int i = half * BLOCK; i < (half + 1) * BLOCK; i += LANES) {
+                const Ints code = nearest(load<Floats>(values + i) * inverse);
+                total += (Words)code;
+                store(codes + i, __builtin_convertvector(code, Bytes));
+            }
+            uint32_t lanes[LANES], added = 0;  // unsigned: codes of what is not finite may overflow
+            store(lanes, total);
+            for (int i = 0; i < LANES; ++i) added += lanes[i];
+            sums[group * 2 + half] = (int32_t)added;
         }
-        uint32_t lanes[LANES], added = 0;  // unsigned: codes of what is not finite may overflow
-        store(lanes, total);
-        for (int i = 0; i < LANES; ++i) added += lanes[i];
         scales[group] = top / 127.0f + sum(spoiled);
-        sums[group] = (int32_t)(0u - 128u * added);
     }
 }
 

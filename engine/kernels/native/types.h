@@ -3,16 +3,23 @@
 
 #include <cstdint>
 
-#define SLOTDECK_ABI 2
+#define SLOTDECK_ABI 3
 
-// Weights [columns, depth] as int8. Panels of 16 columns; within a panel, for each 4 values of depth, 16 columns x 4
-// bytes, stored as value + 128. Scales (bf16) by panel, group of 64, column. Both counts are padded: columns to 32,
-// depth to 64; padded weights are zero.
+// Weights [columns, depth] in panels of 16 columns. Both counts are padded: columns to 32, depth to 64; padded weights
+// are zero.
+//
+// 8 bits: within a panel, for each 4 values of depth, 16 columns x 4 bytes, stored as value + 128. Scales (bf16) apart,
+// by panel, group of 64, column.
+//
+// 4 bits: a weight is minimum + step x code, code 0 to 15. Within a panel, for each 32 values of depth, 256 bytes of
+// codes, 16 steps and 16 minima (fp16). Of the codes, for each 8 values of depth, 16 columns x 4 bytes: the first four
+// values in the low halves, the other four in the high ones. No scales apart.
 struct Product {
     const uint8_t* codes;
     const uint16_t* scales;
     int32_t columns;
     int32_t depth;
+    int32_t bits;
 };
 
 struct Layer {
@@ -76,7 +83,7 @@ struct Workspace {
     float* sine;
     int8_t* codes;      // quantised rows of the widest product, and their scales and sums
     float* scales;
-    int32_t* sums;
+    int32_t* sums;      // of the codes, by 32
     int8_t* inner_codes;  // the same for the input of down
     float* inner_scales;
     int32_t* inner_sums;
