@@ -182,8 +182,10 @@ class StartSettings(BaseModel):
     prefix_cache: PrefixCache = True
     prefix_sharing: PrefixSharing = False
     itl_target: Annotated[ItlTarget, BeforeValidator(_milliseconds)] = 0
-    weights: Literal["auto", "int8", "fp32", "bf16"] = _setting(
-        "auto", "type of the weights; auto: the fastest here that answers as well as fp32"
+    weights: Literal["auto", "int8", "int4", "fp32", "bf16"] = _setting(
+        "auto",
+        "type of the weights; auto: the fastest here that answers as well as fp32; int4 takes least and costs quality "
+        "unless the model comes in 4 bits",
     )
     kv_dtype: Literal["auto", "fp32", "bf16", "fp16", "int8"] = _setting(
         "auto",

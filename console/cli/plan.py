@@ -46,7 +46,7 @@ def plan(
         str | None, _option("--weights-size", "memory of the weights, for example 16GB", "SIZE", MODEL)
     ] = None,
     weights: Annotated[
-        Literal["fp32", "bf16", "fp16", "int8"] | None,
+        Literal["fp32", "bf16", "fp16", "int8", "int4"] | None,
         _option(
             "--weights", "type of the weights; default: as here, bf16 with --gpu and --model-config", "TYPE", MODEL
         ),

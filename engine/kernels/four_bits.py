@@ -1,7 +1,7 @@
 """Weights of 4 bits: a block of 32 along the depth shares a step and a minimum (fp16); a code is 0 to 15.
 
-A weight is minimum + step x code, which is the grid of GGUF's Q4_1, and of Q4_0 with minimum = -8 x step: files in these
-types are taken over as they are, without rounding anything a second time.
+A weight is minimum + step x code, which is the grid of GGUF's Q4_1, and of Q4_0 with minimum = -8 x step: files in
+these types are taken over as they are, without rounding anything a second time.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from safetensors import SafetensorError, safe_open
 
+from engine.kernels.four_bits import FourBits
 from engine.model.config import ModelConfig, config_from_hugging_face
 from engine.model.errors import ModelError
 
@@ -35,7 +36,14 @@ class Checkpoint(Protocol):
     @property
     def largest_tensor(self) -> int: ...
 
+    @property
+    def in_four_bits(self) -> bool: ...
+
     def get(self, name: str) -> torch.Tensor: ...
+
+    def rows(self, name: str, first: int, count: int) -> torch.Tensor: ...
+
+    def four_bits(self, name: str) -> FourBits | None: ...
 
     def rope_factors(self) -> torch.Tensor | None: ...
 
@@ -91,9 +99,23 @@ class HuggingFaceCheckpoint:
         """Values in the largest tensor."""
         return max(int(torch.Size(shape).numel()) for shape in self._shapes.values())
 
+    @property
+    def in_four_bits(self) -> bool:
+        """Whether all products of the layers are stored on the grid of 4-bit weights."""
+        return False
+
     def get(self, name: str) -> torch.Tensor:
         """The tensor as stored. Safe to call from several threads."""
         return self._files[self._owner[name]].get_tensor(name)
+
+    def rows(self, name: str, first: int, count: int) -> torch.Tensor:
+        """Some rows of a tensor as stored (fewer at its end), without reading the others."""
+        part: torch.Tensor = self._files[self._owner[name]].get_slice(name)[first : first + count]
+        return part
+
+    def four_bits(self, name: str) -> FourBits | None:
+        """None: nothing here is stored in 4 bits."""
+        return None
 
     def rope_factors(self) -> torch.Tensor | None:
         """None: here the scaling is in the config."""

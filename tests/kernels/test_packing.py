@@ -50,8 +50,8 @@ def packs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
-def load(folder: Path, library: Kernels) -> PackedModel:
-    return packed_model(HuggingFaceCheckpoint(folder, "tiny"), library, 2)
+def load(folder: Path, library: Kernels, weights: str = "int8") -> PackedModel:
+    return packed_model(HuggingFaceCheckpoint(folder, "tiny"), library, 2, weights)
 
 
 def same(a: PackedModel, b: PackedModel) -> bool:
@@ -69,7 +69,17 @@ def test_a_second_start_maps_what_the_first_packed(folder: Path, library: Kernel
     assert same(first, second)
     assert not second.embedding.flags.writeable
     (kept,) = (packing.cache_folder() / "packed").iterdir()
-    assert kept.stat().st_size >= packed_bytes(HuggingFaceCheckpoint(folder, "tiny").config)
+    assert kept.stat().st_size >= packed_bytes(HuggingFaceCheckpoint(folder, "tiny").config, "int8")
+
+
+def test_each_type_of_weights_has_its_own_file(folder: Path, library: Kernels, packs: list[int]) -> None:
+    models = {weights: [load(folder, library, weights) for _ in range(2)] for weights in ("int8", "int4")}
+    assert len(packs) == 2
+    for weights, (first, second) in models.items():
+        assert same(first, second)
+        assert [product.bits for product in (first.layers[0].qkv, first.head)] == [4 if weights == "int4" else 8, 8]
+    kept = {path.suffix: path.stat().st_size for path in (packing.cache_folder() / "packed").iterdir()}
+    assert kept[".int4"] < kept[".int8"]
 
 
 def test_a_changed_source_replaces_its_packed_weights(folder: Path, library: Kernels, packs: list[int]) -> None:

@@ -8,8 +8,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.kernels.four_bits import FourBits, place, quantised
 from engine.kernels.library import Kernels, empty, pad
-from tests.kernels.twins import pack, quantise_rows, quantise_weights, rounded_rows, rounded_weights, unpack
+from tests.kernels.twins import (
+    pack,
+    quantise_rows,
+    quantise_weights,
+    rounded_rows,
+    rounded_weights,
+    unpack,
+    unpack_four_bits,
+)
 
 VALUES = ["normal", "one large", "extremes", "tiny", "zero", "equal"]
 
@@ -29,10 +38,10 @@ def values(kind: str, rows: int, depth: int, generator: torch.Generator) -> torc
     return x
 
 
-def run(kernels: Kernels, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def run(kernels: Kernels, x: torch.Tensor, weight: torch.Tensor, bits: int = 8) -> torch.Tensor:
     padded = torch.zeros(len(x), pad(x.shape[1], 64))
     padded[:, : x.shape[1]] = x
-    out = torch.from_numpy(kernels.product(padded.numpy(), pack(kernels, weight)))
+    out = torch.from_numpy(kernels.product(padded.numpy(), pack(kernels, weight, bits)))
     assert not out[:, len(weight) :].any()
     return out[:, : len(weight)]
 
@@ -56,6 +65,74 @@ def test_product_equals_its_twin(
     assert bool((difference <= size * 2e-6 + 1e-37).all())
 
 
+@settings(deadline=None, max_examples=60)
+@given(
+    sizes=st.tuples(st.integers(1, 120), st.integers(1, 400), st.integers(1, 200)),
+    kinds=st.tuples(st.sampled_from(VALUES), st.sampled_from(VALUES)),
+    seed=st.integers(0, 1000),
+)
+def test_product_of_4_bits_equals_its_twin(
+    kernels: Kernels, sizes: tuple[int, int, int], kinds: tuple[str, str], seed: int
+) -> None:
+    rows, depth, columns = sizes
+    generator = torch.Generator().manual_seed(seed)
+    x, weight = values(kinds[0], rows, depth, generator), values(kinds[1], columns, depth, generator)
+    if kinds[1] == "equal":
+        weight /= 1e12  # beyond the range of fp16 otherwise
+    rounded = quantised(weight.numpy())
+    values_of, sizes_of = torch.from_numpy(rounded.values()).double(), rounded.steps.astype(np.float64) * 15
+    sizes_of = torch.from_numpy((sizes_of + np.abs(rounded.minima)).repeat(32, 1))
+    rounded_x = rounded_rows(x).double()[:, : values_of.shape[1]]
+    difference = (run(kernels, x, weight, 4).double() - rounded_x @ values_of.T).abs()
+    assert bool((difference <= rounded_x.abs() @ sizes_of.T * 2e-6 + 1e-37).all())
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_sums_of_4_bits_do_not_saturate(kernels: Kernels, sign: int) -> None:
+    rows, depth, columns = 13, 192, 64
+    weights = FourBits(
+        np.full((columns, depth), 15, np.uint8),
+        np.ones((columns, 6), np.float16),
+        np.full((columns, 6), -7, np.float16),
+    )
+    packed = empty(columns, depth, 4)
+    place(weights, packed)
+    out = kernels.product(np.full((rows, depth), 127 * sign, np.float32), packed)
+    assert np.array_equal(out, np.full((rows, columns), 127 * sign * 8 * depth, np.float32))
+
+
+def test_weights_of_4_bits_are_placed_where_the_kernels_read_them(kernels: Kernels) -> None:
+    assert kernels
+    weight = torch.randn(70, 150, generator=torch.Generator().manual_seed(1))
+    rounded = quantised(weight.numpy())
+    unpacked = unpack_four_bits(pack(kernels, weight, 4))
+    torch.testing.assert_close(unpacked[:70, :160], torch.from_numpy(rounded.values()), rtol=0, atol=0)
+    assert not unpacked[70:].any()
+    assert not unpacked[:, 160:].any()
+    with pytest.raises(ValueError, match="do not fit"):
+        place(rounded, empty(64, 150, 4))
+
+
+def test_4_bits_round_to_the_nearest_of_16_levels_and_keep_what_is_on_the_grid() -> None:
+    generator = torch.Generator().manual_seed(1)
+    weight = torch.randn(70, 160, generator=generator)
+    error = (torch.from_numpy(quantised(weight.numpy()).values()) - weight).view(70, 5, 32)
+    blocks = weight.view(70, 5, 32)
+    steps = (blocks.amax(-1) - blocks.amin(-1)) / 15
+    assert float((error.square().mean(-1).sqrt() / steps).max()) < 0.4  # even rounding errors: 0.29
+    codes = torch.randint(0, 16, (20, 64), generator=generator)
+    codes[:, ::32], codes[:, 1::32] = 0, 15
+    grid = (codes * 0.0625 - 0.5).numpy()
+    assert np.array_equal(quantised(grid).values(), grid)
+
+
+def test_weights_of_4_bits_that_are_not_finite_are_found(kernels: Kernels) -> None:
+    for bad in (float("nan"), float("inf"), 1e9):
+        weight = torch.randn(32, 64)
+        weight[3, 5] = bad
+        assert not torch.isfinite(run(kernels, torch.ones(1, 64), weight, 4)[0, 3])
+
+
 def test_weights_are_packed_to_the_twin_s_codes(kernels: Kernels) -> None:
     weight = torch.randn(70, 150, generator=torch.Generator().manual_seed(1))
     packed = pack(kernels, weight)
@@ -72,22 +149,24 @@ def test_weights_are_packed_to_the_twin_s_codes(kernels: Kernels) -> None:
 def test_a_row_is_bitwise_the_same_alone_and_in_company(kernels: Kernels) -> None:
     generator = torch.Generator().manual_seed(2)
     x, weight = torch.randn(101, 192, generator=generator), torch.randn(96, 192, generator=generator)
-    together = run(kernels, x, weight)
-    for rows in (1, 2, 3, 4, 5, 6, 7, 13, 47, 48, 49, 100):
-        assert torch.equal(run(kernels, x[:rows], weight), together[:rows])
-        assert torch.equal(run(kernels, x[rows:], weight), together[rows:])
+    for bits in (8, 4):
+        together = run(kernels, x, weight, bits)
+        for rows in (1, 2, 3, 4, 5, 6, 7, 13, 47, 48, 49, 100):
+            assert torch.equal(run(kernels, x[:rows], weight, bits), together[:rows])
+            assert torch.equal(run(kernels, x[rows:], weight, bits), together[rows:])
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_not_finite_reaches_every_result_of_its_row_alone(kernels: Kernels, bad: float) -> None:
     generator = torch.Generator().manual_seed(3)
     x, weight = torch.randn(9, 128, generator=generator), torch.randn(64, 128, generator=generator)
-    clean = run(kernels, x, weight)
+    clean = [run(kernels, x, weight, bits) for bits in (8, 4)]
     x[4, 70] = bad
-    out = run(kernels, x, weight)
-    assert not torch.isfinite(out[4]).any()
     kept = [i for i in range(9) if i != 4]
-    assert torch.equal(out[kept], clean[kept])
+    for bits, before in zip((8, 4), clean, strict=True):
+        out = run(kernels, x, weight, bits)
+        assert not torch.isfinite(out[4]).any()
+        assert torch.equal(out[kept], before[kept])
 
 
 def test_weights_that_are_not_finite_are_found(kernels: Kernels) -> None:
@@ -119,6 +198,8 @@ def test_instruction_sets_agree(kernels: Kernels) -> None:
     x, weight = torch.randn(23, 320, generator=generator), torch.randn(64, 320, generator=generator)
     portable = Kernels(1, "portable")
     try:
-        torch.testing.assert_close(run(kernels, x, weight), run(portable, x, weight), rtol=1e-5, atol=1e-4)
+        for bits in (8, 4):
+            one, other = run(kernels, x, weight, bits), run(portable, x, weight, bits)
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-4)
     finally:
         portable.close()

@@ -22,7 +22,7 @@ from engine.model.load import load_model
 from engine.model.native import NativeDecoder
 from engine.model.packing import packed_model
 from engine.settings import BLOCK_SIZE
-from tests.kernels.twins import int8_decoder
+from tests.kernels.twins import rounded_decoder
 from tests.model.helpers import save_tiny_llama
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -31,6 +31,15 @@ SHAPES: dict[str, dict[str, Any]] = {
     "each its own kv head": {"num_key_value_heads": 4, "num_hidden_layers": 2},
     "odd sizes": {"head_dim": 24, "num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 72},
     "long heads": {"head_dim": 96, "num_hidden_layers": 1, "vocab_size": 333},
+    "4 bits": {"weights": "int4"},
+    "4 bits, odd sizes": {
+        "weights": "int4",
+        "head_dim": 24,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 3,
+        "hidden_size": 72,
+        "intermediate_size": 100,
+    },
 }
 EXACT = 2e-4
 """Largest difference of a row of logits, of a size of about 1, in which no code rounded another way."""
@@ -39,13 +48,13 @@ FLIPPED = 0.8
 Pair = tuple[NativeDecoder, Decoder]
 
 
-def make_pair(folder: Path, kernels: Kernels, **shape: Any) -> Pair:
+def make_pair(folder: Path, kernels: Kernels, weights: str = "int8", **shape: Any) -> Pair:
     save_tiny_llama(folder, seed=3, **shape)
     exact = load_model(str(folder), weights="fp32", device="cpu").decoder
     assert isinstance(exact, Decoder)
     checkpoint = HuggingFaceCheckpoint(folder, "tiny")
-    native = NativeDecoder(checkpoint.config, packed_model(checkpoint, kernels, 1), kernels)
-    twin = int8_decoder(exact, {name: checkpoint.get(name) for name in checkpoint.shapes})
+    native = NativeDecoder(checkpoint.config, packed_model(checkpoint, kernels, 1, weights), kernels)
+    twin = rounded_decoder(exact, {name: checkpoint.get(name) for name in checkpoint.shapes}, weights)
     return native, twin
 
 

@@ -1,7 +1,8 @@
 """What the kernels must compute, written in torch.
 
-Rows of activations and weights are rounded to int8 by groups of 64 along the depth; the products are exact in integers
-and added in fp32. The rest of a step is the engine's own torch decoder, given these products.
+Rows of activations and weights are rounded to int8 by groups of 64 along the depth (weights of 4 bits by 32); the
+products are exact in integers and added in fp32. The rest of a step is the engine's own torch decoder, given these
+products.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from engine.kernels.library import GROUP, Kernels, Packed, empty, pad
+from engine.kernels.four_bits import place, quantised
+from engine.kernels.library import BLOCK, GROUP, PANEL, Kernels, Packed, empty, pad
 from engine.model.decoder import Decoder, DecoderWeights, LayerWeights
 from engine.model.linear import Linear
 
@@ -60,8 +62,26 @@ def unpack(packed: Packed) -> torch.Tensor:
     return weights * scales.permute(0, 2, 1).reshape(packed.columns, -1).repeat_interleave(GROUP, 1)
 
 
-def pack(kernels: Kernels, weight: torch.Tensor) -> Packed:
-    packed = empty(*weight.shape)
+def unpack_four_bits(packed: Packed) -> torch.Tensor:
+    """Weights of a packed product of 4 bits, fp32 [columns, depth], read as native/types.h says."""
+    panels, groups, _ = packed.codes.shape
+    codes = torch.zeros(panels, PANEL, groups, BLOCK)
+    halves = torch.from_numpy(packed.codes[:, :, :256].astype(np.float32)).view(panels, groups, 4, PANEL, 4)
+    for eight in range(4):
+        for at in range(4):
+            both = halves[:, :, eight, :, at].transpose(1, 2)
+            codes[..., eight * 8 + at] = both % 16
+            codes[..., eight * 8 + 4 + at] = (both / 16).floor()
+    ends = np.ascontiguousarray(packed.codes[:, :, 256:]).view(np.float16).astype(np.float32)
+    steps, minima = torch.from_numpy(ends).view(panels, groups, 2, PANEL).permute(2, 0, 3, 1)[..., None]
+    return (codes * steps + minima).view(packed.columns, packed.depth)
+
+
+def pack(kernels: Kernels, weight: torch.Tensor, bits: int = 8) -> Packed:
+    packed = empty(*weight.shape, bits)
+    if bits == 4:
+        place(quantised(weight.numpy()), packed)
+        return packed
     kernels.pack(weight.contiguous().numpy(), packed, 0)
     return packed
 
@@ -71,8 +91,18 @@ def int8_linear(weight: torch.Tensor) -> Linear:
     return lambda x: rounded_rows(x) @ rounded.T
 
 
-def int8_decoder(exact: Decoder, weights_of: dict[str, torch.Tensor]) -> Decoder:
-    """The torch decoder with int8 products in place of ``exact``'s; ``weights_of`` holds the weights by name."""
+def four_bit_linear(weight: torch.Tensor) -> Linear:
+    rounded = torch.from_numpy(quantised(weight.contiguous().numpy()).values())
+    rounded = torch.nn.functional.pad(rounded, (0, -rounded.shape[1] % GROUP))
+    return lambda x: rounded_rows(x) @ rounded.T
+
+
+def rounded_decoder(exact: Decoder, weights_of: dict[str, torch.Tensor], weights: str) -> Decoder:
+    """The torch decoder with products of int8 or int4 (``weights``) in place of ``exact``'s; the head's are int8.
+
+    ``weights_of`` holds the weights by name.
+    """
+    linear = {"int8": int8_linear, "int4": four_bit_linear}[weights]
 
     def get(*names: str) -> torch.Tensor:
         return torch.cat([weights_of[f"{name}.weight"].float() for name in names])
@@ -83,11 +113,11 @@ def int8_decoder(exact: Decoder, weights_of: dict[str, torch.Tensor]) -> Decoder
         layers.append(
             LayerWeights(
                 input_norm=layer.input_norm,
-                qkv=int8_linear(get(f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj")),
-                output=int8_linear(get(f"{attention}.o_proj")),
+                qkv=linear(get(f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj")),
+                output=linear(get(f"{attention}.o_proj")),
                 mlp_norm=layer.mlp_norm,
-                gate_up=int8_linear(get(f"{mlp}.gate_proj", f"{mlp}.up_proj")),
-                down=int8_linear(get(f"{mlp}.down_proj")),
+                gate_up=linear(get(f"{mlp}.gate_proj", f"{mlp}.up_proj")),
+                down=linear(get(f"{mlp}.down_proj")),
             )
         )
     head = "lm_head" if "lm_head.weight" in weights_of else "model.embed_tokens"

@@ -252,6 +252,24 @@ def test_gguf_gives_the_model_it_was_made_from(tmp_path: Path, own_cache: Path, 
     assert_greedy(reference, prompt, driver.generate([make_request("a", prompt)], 12)["a"], tie=5e-3)
 
 
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
+def test_4_bits_of_a_gguf_are_taken_over_exactly(tmp_path: Path, own_cache: Path, kind: str) -> None:
+    reference = save_tiny_llama(tmp_path / "hf", vocab_size=288, intermediate_size=128)
+    write_gguf(tmp_path / "tiny.gguf", reference, GGMLQuantizationType[kind])
+    checkpoint = find_model(str(tmp_path / "tiny.gguf"), weights="fp32", device="cpu").checkpoint
+    matrices = [name for name, shape in checkpoint.shapes.items() if len(shape) == 2]
+    for name in matrices:
+        whole, found = checkpoint.get(name), checkpoint.four_bits(name)
+        assert checkpoint.in_four_bits == (kind != "Q8_0")
+        if kind == "Q8_0":
+            assert found is None
+        else:
+            assert found is not None
+            assert torch.equal(torch.from_numpy(found.values()), whole)
+    name = "model.embed_tokens.weight"
+    assert torch.equal(checkpoint.rows(name, 250, 100), checkpoint.get(name)[250:])
+
+
 def test_gguf_tokenizer_is_cached_and_honours_the_file(tmp_path: Path, own_cache: Path) -> None:
     reference = save_tiny_llama(tmp_path / "hf")
     write_gguf(tmp_path / "a.gguf", reference, GGMLQuantizationType.F32)

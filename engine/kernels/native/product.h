@@ -157,8 +157,11 @@ SEPARATE void product_rows_4(const QuantisedRows& rows, int64_t first, const Pro
 #pragma GCC unroll 8
         for (int part = 0; part < 2 * VECTORS; part += AT_ONCE) {
             Ints sums[R][AT_ONCE];
+            // Rows unrolled, so that the sums stay in registers; the depth not, since then the rows' values would not.
+#pragma GCC unroll 8
             for (int r = 0; r < R; ++r)
                 for (int i = 0; i < AT_ONCE; ++i) sums[r][i] = Ints{};
+#pragma GCC unroll 1
             for (int k = 0; k < BLOCK; k += 8) {
                 Ints low[AT_ONCE], high[AT_ONCE];
                 for (int i = 0; i < AT_ONCE; ++i) {
@@ -168,17 +171,20 @@ SEPARATE void product_rows_4(const QuantisedRows& rows, int64_t first, const Pro
                     low[i] = (Ints)(both & 0x0f0f0f0f);
                     high[i] = (Ints)(both >> 4 & 0x0f0f0f0f);
                 }
+#pragma GCC unroll 8
                 for (int r = 0; r < R; ++r) {
-                    int32_t four[2];
-                    memcpy(four, row + r * depth + group * BLOCK + k, 8);
+                    int32_t four, next;
+                    memcpy(&four, row + r * depth + group * BLOCK + k, 4);
+                    memcpy(&next, row + r * depth + group * BLOCK + k + 4, 4);
                     for (int i = 0; i < AT_ONCE; ++i)
-                        sums[r][i] = dot_small(dot_small(sums[r][i], low[i], four[0]), high[i], four[1]);
+                        sums[r][i] = dot_small(dot_small(sums[r][i], low[i], four), high[i], next);
                 }
             }
             for (int i = 0; i < AT_ONCE; ++i) {
                 const int at = part + i, p = at / VECTORS, v = at % VECTORS;
                 const uint16_t* steps = (const uint16_t*)(blocks[p] + group * BLOCK_BYTES + BLOCK * PANEL / 2);
                 const Floats step = from_fp16(steps + v * LANES), minimum = from_fp16(steps + PANEL + v * LANES);
+#pragma GCC unroll 8
                 for (int r = 0; r < R; ++r)
                     total[r][p][v] +=
                         (__builtin_convertvector(widened(sums[r][i]), Floats) * step + minimum * added[r]) * scales[r];
