@@ -77,7 +77,7 @@ class ModelFacts:
             return self
         size = ceil(self.parameters * WEIGHT_WIDTHS[weights])
         if weights in ("int8", "int4"):
-            # The output layer is int8 in both; the table is kept in 16 bits, beside the output layer if that is its twin.
+            # The output layer is int8 in both; the table is kept in 16 bits, beside that layer where it is its twin.
             width = WEIGHT_WIDTHS[weights]
             size += ceil(self.embedding * (WEIGHT_WIDTHS["int8"] - width))
             size += ceil(self.embedding * (ROW_WIDTH - (0.0 if self.tied else width)))

@@ -133,6 +133,7 @@ def test_int8_weights_of_the_embedded_model_are_as_large_as_the_engine_says() ->
     assert facts.parameters == 134_515_008
     assert facts.weight_bytes == pytest.approx(195_446_016, rel=0.001)  # what `slotdeck model info` says
     assert facts.weighing("fp32").weight_bytes == 4 * 134_515_008
+    assert facts.weighing("int4").weight_bytes == pytest.approx(152_315_136, rel=0.001)
 
 
 def test_a_name_from_a_file_cannot_move_the_cursor() -> None:
