@@ -69,7 +69,16 @@ CASES = (
     Case("pool-holds-back", {"slots": 6, "context": 1024, "kv_tokens": 1280}, (Visitors(6, words=400, answer=60),)),
     Case("nobody-may-wait", {"slots": 2, "queue": 0}, (Visitors(6, pause=(0.5, 1)),)),
     Case("queue-too-short", {"slots": 2, "queue": 2}, (Visitors(10, pause=(0.5, 1)),)),
+    Case("queue-too-deep", {"slots": 1, "queue": 64}, (Visitors(14, answer=250, patience=12),), 55),
+    Case("preempting", {"slots": 4, "context": 512, "kv_tokens": 512}, (Visitors(4, answer=300),)),
     Case("small-budget", {"context": 4096, "budget": 8}, (Visitors(1, words=500, answer=10, pause=(0.2, 0.5)),), 45),
+    Case(
+        "many-streams",
+        {"slots": 64, "context": 512, "threads": 1},
+        (Visitors(64, words=20, answer=400),),
+        45,
+        keep=3,
+    ),
     Case(
         "large-budget",
         {"context": 4096, "budget": 4096, "slots": 5},

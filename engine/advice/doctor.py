@@ -22,7 +22,7 @@ RULES: tuple[Callable[[Window], Finding | None], ...] = (
     fault, os_swap, preemption, queue, refused, prefill, decode, budget, deep_queue, context, cold_start,
 )  # fmt: skip
 
-SILENCES = {"os_swap": ("decode", "budget", "prefill"), "preemption": ("budget",)}
+SILENCES = {"os_swap": ("decode", "budget", "prefill"), "preemption": ("budget",), "decode": ("prefill",)}
 """A cause, and what it makes the other rules see."""
 
 
