@@ -85,7 +85,10 @@ SCENES = (
 
 @dataclass(frozen=True)
 class Opened:
-    """A page over a recording: the keys that lead to what is shown of it."""
+    """A page over a recording: the keys that lead to what is shown of it.
+
+    Keys in one text, with spaces between them, are pressed without waiting for what each shows.
+    """
 
     recording: str
     keys: tuple[str, ...]
@@ -97,6 +100,11 @@ PAGES = {
     "history": Opened("preempting", ("4", "N")),
     "request": Opened("preempting", ("j", "enter")),
     "doctor": Opened("symptoms/queue-too-short", ("5",), whole=True),
+    "planner": Opened(
+        "symptoms/pool-holds-back",
+        ("2", "enter 1 2 enter j enter 4 5 enter j j enter 7 0 0 enter j enter 1 5 0 enter"),
+        whole=True,
+    ),
     "static-batches": Opened("symptoms/static", (), whole=True),
 }
 
@@ -223,7 +231,7 @@ async def render(picture: Picture) -> str:
             while app.store.view.frame != frames[-1]:
                 await pilot.pause(0.02)
             for key in opened.keys if opened is not None else ():
-                await pilot.press(key)
+                await pilot.press(*key.split())
                 await settled(pilot)
             app.draw()
             await pilot.pause()
