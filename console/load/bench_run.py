@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import httpx
 
@@ -178,6 +181,25 @@ def private_engine(settings: StartSettings, say: Callable[[str], None]) -> Itera
                 say(text)
 
         try:
-            yield admin, engine.wait_until_serving(admin, on_progress)
+            with _ended_in_order():
+                yield admin, engine.wait_until_serving(admin, on_progress)
         finally:
             engine.stop()
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """A SIGTERM ends this process as an exception would, so that the engine, which lives in a session of its own, is
+    not left behind. Signals are the main thread's alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,17 @@ def test_the_private_engine_takes_flags_but_nothing_of_the_user_s_own_engine(
     assert b"secret" not in environment
     assert not process_runs(frame.engine.pid)
     assert not (tmp_path / "own.sock").exists()
+
+
+def test_a_sigterm_leaves_no_private_engine_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("console.cli.engine_process.ENGINE_COMMAND", COMMAND)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit), private_engine(load_settings(), lambda _text: None) as (_, frame):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert not process_runs(frame.engine.pid)
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_private_engine_that_does_not_come_up_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
