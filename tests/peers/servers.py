@@ -26,7 +26,7 @@ SLOTS = 20
 CONTEXT = 1024
 """Tokens of one request, prompt and answer."""
 START_PATIENCE = 420.0
-"""Seconds until a server must answer; vLLM compiles the model at its first start."""
+"""Seconds until a server must answer; vLLM compiles the model at its first start, and takes half a minute later."""
 STOP_PATIENCE = 20.0
 HERE = Path(__file__).parent
 Say = Callable[[str], None]
@@ -115,6 +115,14 @@ def _vllm(say: Say) -> Callable[[int, bool, Path], Start]:
         options += ["--enable-prefix-caching" if cache else "--no-enable-prefix-caching"]
         return Start([str(python), "-m", "vllm.entrypoints.cli.main", "serve", str(folder), *options], environment)
 
+    compiled = VLLM.folder / "compiled"
+    if not compiled.exists():
+        say("vLLM compiles the model, which takes minutes (first time only)")
+        try:
+            with running(start, cache=False):
+                compiled.touch()
+        except ServerError as error:
+            raise InstallError(f"its first start failed: {error}") from error
     return start
 
 
