@@ -42,7 +42,13 @@ LOST_SECONDS = 15.0
 DRAIN_SECONDS = 120.0
 """Most that requests of others under the mode before are waited for."""
 WARM_UP_WORDS = 200
+WARM_UP_TOKENS = 16
 TEMPLATE_TOKENS = 30
+STEP_SECONDS = 5.0
+"""Most that one step may take by the speed of the warm-up: the engine ends itself when a step does not return."""
+ANSWER_SECONDS = 15.0
+"""Most that a scripted answer is to take alone, so that an act has an end on a slow machine too."""
+FEWEST_ANSWER_TOKENS = 60
 
 
 @dataclass
@@ -87,6 +93,9 @@ class Demo:
         self._follower: asyncio.Task[None] | None = None
         self._watch: Watch | None = None
         self._tokens_per_word = 1.4
+        self._prefill_speed: float | None = None
+        self._decode_speed: float | None = None
+        """Tokens per second of the warm-up."""
 
     async def run(self) -> None:
         """Everything, and at the end, however it comes, the user's settings are in force again.
@@ -160,7 +169,7 @@ class Demo:
         self._tell({"event": "row", "row": index})
         self._say(f"{row.group}: {row.name}")
         await self._until(lambda frame: not self._ours_in_flight(frame), DRAIN_SECONDS, "its own requests do not end")
-        await asyncio.to_thread(borrowed.change, {"mode": row.mode} | row.changes)
+        await asyncio.to_thread(borrowed.change, {"mode": row.mode} | self._bearable(row.changes))
         newest = await asyncio.to_thread(self._admin.frame)
         if not _in_force(newest, row.mode):
             self._say(f"{row.group}: {row.name}, once the requests of others under the mode before have ended")
@@ -237,16 +246,30 @@ class Demo:
     # ------------------------------------------------------------------ requests
 
     async def _warm_up(self) -> None:
-        """One request that is not counted; it tells how many tokens a word has."""
+        """One request that is not counted; it tells how many tokens a word has, and how fast this machine is now."""
         prompt = bench_prompt(0, time.time_ns(), WARM_UP_WORDS)
         async with make_client(self._endpoints[0].url, 1) as client:
             messages = [{"role": "user", "content": prompt}]
             try:
-                answer = await chat(client, self._endpoints[0], messages, max_tokens=4, temperature=0)
+                answer = await chat(client, self._endpoints[0], messages, max_tokens=WARM_UP_TOKENS, temperature=0)
             except BusyError as error:
                 raise DemoError("the engine is full of other requests; try again when it is quiet") from error
         if answer.prompt_tokens:
             self._tokens_per_word = max(1.0, (answer.prompt_tokens - TEMPLATE_TOKENS) / WARM_UP_WORDS)
+            self._prefill_speed = answer.prompt_tokens / answer.ttft if answer.ttft else None
+        self._decode_speed = len(answer.gaps) / sum(answer.gaps) if answer.gaps else None
+
+    def _bearable(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """A scene's settings with a budget that this machine computes in a few seconds."""
+        if "budget" not in changes or self._prefill_speed is None:
+            return changes
+        most = max(64, int(self._prefill_speed * STEP_SECONDS))
+        return changes | {"budget": min(changes["budget"], most)}
+
+    def _answer_tokens(self, call: Call) -> int:
+        if self._decode_speed is None:
+            return call.answer
+        return min(call.answer, max(FEWEST_ANSWER_TOKENS, int(self._decode_speed * ANSWER_SECONDS)))
 
     def _prompt(self, call: Call, index: int) -> str:
         """About as many tokens as the call asks for; no two begin alike."""
@@ -268,10 +291,16 @@ class Demo:
         tally.requests += 1
         sent = time.monotonic()
         try:
+            messages = [{"role": "user", "content": prompt}]
             answer = await chat(
-                client, self._endpoints[call.user], [{"role": "user", "content": prompt}], max_tokens=call.answer,
-                temperature=0, extra={"ignore_eos": True}, on_text=text,
-            )  # fmt: skip
+                client,
+                self._endpoints[call.user],
+                messages,
+                max_tokens=self._answer_tokens(call),
+                temperature=0,
+                extra={"ignore_eos": True},
+                on_text=text,
+            )
         except BusyError:
             tally.rejected += 1
             result.refused = True

@@ -82,7 +82,7 @@ def _stutter(settings: dict[str, Any], trained: int | None) -> list[Row]:
     calls = [Call(0, user, 40, 400, "reader") for user in range(3)]
     calls.append(Call(3, 3, prompt, 20, "newcomer"))
     room = _room(settings, 4, context) | {"itl_target": 0}
-    budgets = (("in one step", 8192), ("pieces of 64", 64))
+    budgets = (("large pieces", 8192), ("pieces of 64", 64))
     return [_act("stutter", name, "continuous", calls, room | {"budget": budget}) for name, budget in budgets]
 
 

@@ -101,32 +101,30 @@ def _blocked(_row: Row, _result: Result, calls: Calls) -> str:
     [long] = calls["long"]
     firsts = _firsts(calls["short"])
     return (
-        f"One answer of {long.tokens} tokens took {_took(long)}; the four who came a second later "
+        f"One answer of {long.tokens} tokens ran {_ran(long)}; the four who came a second later "
         f"had their first word after {firsts}"
     )
 
 
 def _slowest(row: Row, _result: Result, calls: Calls) -> str:
     [long], [newcomer] = calls["long"], calls["newcomer"]
-    shorts = [call.at + call.seconds for call in calls["short"] if call.seconds is not None]
-    done = duration(max(shorts, default=None))
+    ends = sorted(call.at + call.seconds for call in calls["short"] if call.seconds is not None)
+    done = f"{duration(ends[0])} to {duration(ends[-1])}" if ends else duration(None)
+    came = f"who came after {newcomer.at:.0f} s had the first word {_first(newcomer)} later"
     if row.mode == "static":
-        return (
-            f"The short answers were done after {done} and held their slots until the long one ended after "
-            f"{_took(long)}; who came after {newcomer.at:.0f} s had the first word {_first(newcomer)} later"
-        )
-    return (
-        f"The short answers were done after {done} and left their slots; who came after {newcomer.at:.0f} s had the "
-        f"first word {_first(newcomer)} later, while the long one ran for {_took(long)}"
-    )
+        freed = "held their slots while the long one ran,"
+    else:
+        freed = "left their slots one by one; the long one ran"
+    return f"The short answers were done after {done} and {freed} {_ran(long)}; {came}"
 
 
-def _stutter(row: Row, _result: Result, calls: Calls) -> str:
+def _stutter(row: Row, result: Result, calls: Calls) -> str:
     gaps = [call.longest_gap for call in calls["reader"] if call.longest_gap is not None]
     [newcomer] = calls["newcomer"]
     prompt = next(call.prompt for call in row.calls if call.role == "newcomer")
+    pieces = "in one step" if (result.budget or 0) >= prompt else f"in pieces of {result.budget}"
     return (
-        f"While about {prompt} tokens were read, those who watched text stream saw it stand still for up to "
+        f"While about {prompt} tokens were read {pieces}, those who watched text stream saw it stand still for up to "
         f"{duration(max(gaps, default=None))}; the newcomer's first word came after {_first(newcomer)}"
     )
 
@@ -167,8 +165,8 @@ def _first(call: CallResult) -> str:
     return f"≥ {duration(call.open)}" if call.ttft is None else duration(call.ttft)
 
 
-def _took(call: CallResult) -> str:
-    return "longer than the act" if call.seconds is None else duration(call.seconds)
+def _ran(call: CallResult) -> str:
+    return "beyond the end of the act" if call.seconds is None else f"for {duration(call.seconds)}"
 
 
 def _often(count: int) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
 from console.demo.export import as_json, from_json
 from console.demo.lines import plot_block, progress_line, report_lines, row_line, table_lines
-from console.demo.result import Result
-from console.demo.rows import Mode, Row, usual_rows
+from console.demo.result import CallResult, Result
+from console.demo.rows import Call, Mode, Row, usual_rows
+from console.demo.run import Demo
+from console.demo.scenes import scene_rows
 from console.demo.sentences import comparison, sentence
 from console.demo.state import DemoState
 from console.widgets.cells import line_width, plain
@@ -44,6 +47,42 @@ def result(**values: object) -> Result:
 def test_a_sentence_is_made_of_the_numbers(mode: Mode, values: dict[str, object], words: str) -> None:
     row = Row("5 agents", mode, 5, mode, 20.0, who="agent")
     assert words in sentence(row, result(**values))
+
+
+def scene_sentence(name: str, act: int, roles: dict[str, list[CallResult]], **values: object) -> str:
+    row = scene_rows(name, {"slots": 4, "context": 2048, "kv_tokens": 8192, "queue": 16}, 8192)[act]
+    return sentence(row, result(calls=[call for calls in roles.values() for call in calls], **values))
+
+
+def test_scenes_tell_what_became_of_each() -> None:
+    short = [CallResult("short", 0.0, ttft=0.1, seconds=seconds, tokens=30) for seconds in (1.0, 2.0, 3.0)]
+    long = [CallResult("long", 0.0, ttft=0.1, seconds=9.0, longest_gap=0.4, tokens=600)]
+    newcomer = [CallResult("newcomer", 2.0, ttft=7.1, seconds=8.0)]
+    calls = {"short": short, "long": long, "newcomer": newcomer}
+    assert scene_sentence("slowest", 0, calls) == (
+        "The short answers were done after 1.00 s to 3.00 s and held their slots while the long one ran, for 9.00 s; "
+        "who came after 2 s had the first word 7.10 s later."
+    )
+    late = [CallResult("short", 1.0, open=28.0)]
+    text = scene_sentence("blocked", 0, {"long": [dataclasses.replace(long[0], seconds=None)], "short": late})
+    assert "600 tokens ran beyond the end of the act; the four who came a second later had their first word" in text
+    assert text.endswith("after ≥ 28.00 s to 28.00 s.")
+    readers = {"reader": [CallResult("reader", 0.0, ttft=0.1, longest_gap=1.3)], "newcomer": newcomer}
+    assert "2000 tokens were read in one step, those" in scene_sentence("stutter", 0, readers, budget=8192)
+    assert "in pieces of 64, those who watched text stream saw it stand still for up to 1.30 s" in scene_sentence(
+        "stutter", 1, readers, budget=64
+    )
+
+
+def test_a_slow_machine_is_asked_for_no_step_and_no_answer_that_takes_too_long() -> None:
+    demo = Demo(Path("engine.sock"), lambda _settings, _trained: [], seed=1, tell=lambda _event: None, recording=None)
+    changes = {"budget": 8192, "slots": 4}
+    assert demo._bearable(changes) == changes  # before the warm-up
+    demo._prefill_speed, demo._decode_speed = 30.0, 6.0
+    assert demo._bearable(changes) == {"budget": 150, "slots": 4}
+    assert demo._bearable({"budget": 64}) == {"budget": 64}
+    assert demo._answer_tokens(Call(0, 0, 40, 600)) == 90
+    assert demo._answer_tokens(Call(0, 0, 40, 30)) == 30
 
 
 def test_two_modes_are_compared() -> None:
