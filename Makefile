@@ -26,7 +26,7 @@ format: setup-test
 screenshots: setup-test
 	$(PIP) install --quiet -c .ci/constraints.txt -e '.[screenshots]'
 	$(VENV)/bin/python -m tests.screenshots $(ARGS)
-	$(VENV)/bin/python -m tests.demo.pictures
+	$(VENV)/bin/python -m tests.demo.pictures $(ARGS)
 
 setup: $(VENV)/.installed
 setup-test: $(VENV)/.installed-test

@@ -75,4 +75,4 @@ def in_words(rows: list[Row]) -> str:
     groups = list(dict.fromkeys(row.group for row in rows))
     modes = list(dict.fromkeys(row.mode for row in rows))
     what = ", ".join(groups)
-    return f"{what}; {', '.join(modes)}; {len(rows)} rows, {length}"
+    return f"{what}; {', '.join(modes)}; {len(rows)} row{'s' if len(rows) > 1 else ''}, {length}"

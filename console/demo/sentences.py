@@ -77,7 +77,7 @@ def _usual(row: Row, result: Result) -> str:
             )
         if waited:
             return f"Who came while a batch ran waited {_most(result)} for its end; {pace}"
-    elif waited:
+    elif waited and result.most_running >= (result.slots or 0):
         return (
             f"All {result.slots} slots were taken at times, and who came then waited "
             f"{_most(result)}; up to {result.most_running} ran at once, {pace}"

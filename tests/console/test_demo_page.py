@@ -10,6 +10,7 @@ import pytest
 from textual.pilot import Pilot
 
 from console.app import ConsoleApp
+from console.demo.export import from_json
 from console.demo.state import Event
 from console.demo.wanted import Wanted
 from console.screens.demo import DemoPage
@@ -18,6 +19,7 @@ from engine.telemetry.frame import Frame
 from tests.console import frames
 from tests.console.helpers import FakeLoad, ScriptedSource, screen_text, seen, until
 from tests.console.test_pictures import SIZES, SizeIds
+from tests.demo.pictures import SHOWN, recorded
 from tests.demo.test_words import made
 
 SIZE = (80, 24)
@@ -135,6 +137,20 @@ def test_picture(snap_compare: Callable[..., bool], moment: str, size: tuple[int
         page = await menu(pilot, control)
         if moment != "menu":
             page.show(made(ended=moment == "done"))
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=look)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=SizeIds.get)
+def test_real_run(snap_compare: Callable[..., bool], size: tuple[int, int]) -> None:
+    """The one that screenshots/ show."""
+    report, frame = recorded()
+    app = ConsoleApp(RecordingSource([frame]))
+
+    async def look(pilot: Pilot[int]) -> None:
+        page = await menu(pilot, FakeControl())
+        page.show(from_json(report), SHOWN)
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=look)

@@ -36,6 +36,7 @@ def result(**values: object) -> Result:
         ("static", {"held_share": 0.34}, "held 34% of the slots until the longest of their batch ended"),
         ("static", {"open": 2}, "Who came while a batch ran waited at least 1.10 s for its end"),
         ("continuous", {}, "All 4 slots were taken at times, and who came then waited up to 1.10 s"),
+        ("continuous", {"most_running": 2}, "Up to 2 ran at once and nobody waited longer than 1.10 s"),
         ("continuous", {"wait_max": 0.0}, "Up to 4 ran at once and nobody waited longer than 0 ms"),
         ("continuous", {"rejected": 3}, "; 3 requests were refused with 503, since 16 already waited."),
         ("continuous", {"preemptions": 1, "recomputed_tokens": 90}, "ran out once: 90 tokens were computed again"),
