@@ -15,9 +15,9 @@ KV_WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}
 SCALE_BYTES = 4
 """Of each scale of an int8 cache: one for K and one for V, per layer and kv head."""
 WEIGHT_WIDTHS = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.03125, "int4": 0.625}
-"""Bytes of one weight; int8 in groups of 64 with a 16-bit scale each, int4 in 32 with a 16-bit step and minimum."""
-ROW_WIDTH = 2
-"""Bytes of one value of the embedding where the other weights are int8 or int4: its rows stay 16-bit."""
+"""Bytes of one weight; int8 in groups of 64 with a 16-bit scale each, int4 in groups of 32 with two 16-bit numbers."""
+PACKED = ("int8", "int4")
+"""Types in which the table of tokens is kept in 16 bits and the output layer in int8, whatever the layers have."""
 UTILISATION = 0.92
 """Part of a GPU's memory that weights and cache may take together; the rest is for everything else on the card."""
 LONGEST_NAME = 100
@@ -75,12 +75,11 @@ class ModelFacts:
         """The model with weights of another type; itself where that is ``None``, the same, or not to be computed."""
         if weights is None or weights == self.weights or self.parameters is None:
             return self
-        size = ceil(self.parameters * WEIGHT_WIDTHS[weights])
-        if weights in ("int8", "int4"):
-            # The output layer is int8 in both; the table is kept in 16 bits, beside that layer where it is its twin.
-            width = WEIGHT_WIDTHS[weights]
-            size += ceil(self.embedding * (WEIGHT_WIDTHS["int8"] - width))
-            size += ceil(self.embedding * (ROW_WIDTH - (0.0 if self.tied else width)))
+        layers, tables = self.parameters, 0.0
+        if weights in PACKED:
+            layers -= self.embedding * (1 if self.tied else 2)
+            tables = self.embedding * (WEIGHT_WIDTHS["bf16"] + WEIGHT_WIDTHS["int8"])
+        size = ceil(layers * WEIGHT_WIDTHS[weights] + tables)
         return replace(self, weight_bytes=size, weights=weights)
 
 

@@ -124,7 +124,7 @@ def test_a_config_of_a_family_that_is_not_served_gives_its_numbers() -> None:
     assert facts.notes == ()
 
 
-def test_int8_weights_of_the_embedded_model_are_as_large_as_the_engine_says() -> None:
+def test_packed_weights_of_the_embedded_model_are_as_large_as_the_engine_says() -> None:
     config = {
         "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576,
         "intermediate_size": 1536, "vocab_size": 49_152, "max_position_embeddings": 8192, "tie_word_embeddings": True,
@@ -132,6 +132,7 @@ def test_int8_weights_of_the_embedded_model_are_as_large_as_the_engine_says() ->
     facts = facts_from_config(config, "SmolLM2-135M-Instruct", "int8")
     assert facts.parameters == 134_515_008
     assert facts.weight_bytes == pytest.approx(195_446_016, rel=0.001)  # what `slotdeck model info` says
+    assert facts.weighing("int4").weight_bytes == pytest.approx(152_315_136, rel=0.001)
     assert facts.weighing("fp32").weight_bytes == 4 * 134_515_008
     assert facts.weighing("int4").weight_bytes == pytest.approx(152_315_136, rel=0.001)
 
