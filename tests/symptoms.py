@@ -63,6 +63,7 @@ class Case:
 
 CASES = (
     Case("healthy-two", {}, (Visitors(2, pause=(1, 4)),)),
+    Case("healthy-longer-prompts", {}, (Visitors(1, words=150, pause=(1, 2)),)),
     Case("one-slot", {"slots": 1}, (Visitors(5, answer=80),)),
     Case("serial", {"mode": "serial"}, (Visitors(5, answer=200),)),
     Case("static", {"mode": "static"}, (Visitors(5, answer=60, pause=(0, 1)), Visitors(1, answer=900)), 40),
@@ -71,7 +72,7 @@ CASES = (
     Case("queue-too-short", {"slots": 2, "queue": 2}, (Visitors(10, pause=(0.5, 1)),)),
     Case("queue-too-deep", {"slots": 1, "queue": 64}, (Visitors(14, answer=250, patience=12),), 55),
     Case("preempting", {"slots": 4, "context": 512, "kv_tokens": 512}, (Visitors(4, answer=300),)),
-    Case("small-budget", {"context": 4096, "budget": 8}, (Visitors(1, words=500, answer=10, pause=(0.2, 0.5)),), 45),
+    Case("small-budget", {"slots": 5, "budget": 8}, (Visitors(5, words=600, answer=20, pause=(0.1, 0.5)),), 55),
     Case(
         "many-streams",
         {"slots": 64, "context": 512, "threads": 1},
@@ -96,8 +97,8 @@ class Crowd:
         self._engine = engine
         self._who = [(kind, place) for kind in visitors for place in range(kind.count)]
         names = [f"~{user_name(number)}" for number in range(len(self._who))]
-        minted = engine.admin.post("/admin/guest-keys", json={"labels": names}) if names else None
-        self._keys = [minted.json()["keys"][name] for name in names] if minted is not None else []
+        keys = engine.admin.post("/admin/guest-keys", json={"labels": names}).json()["keys"]
+        self._keys = [keys[name] for name in names]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._all: asyncio.Future[list[Any]] | None = None
 
@@ -154,6 +155,9 @@ def _text(chunk: dict[str, Any]) -> bool:
 @contextmanager
 def crowd(engine: RealEngine, visitors: Sequence[Visitors]) -> Iterator[None]:
     """The visitors are there while this is open."""
+    if not visitors:
+        yield
+        return
     people = Crowd(engine, visitors)
     thread = threading.Thread(target=people.run, daemon=True)
     thread.start()

@@ -17,7 +17,7 @@ from engine.advice.finding import (
     power_of_two,
     time_text,
 )
-from engine.advice.window import Window, in_state
+from engine.advice.window import Window, in_state, occupied
 from engine.telemetry.frame import Frame
 
 SMALLEST_BUDGET = 16
@@ -72,12 +72,19 @@ def _read_faster(w: Window, prompt: float | None, fill: float | None) -> tuple[d
     if max(late.itl_p95 or 0.0, _pause(w.frames)) >= SLOW_GAP:
         return {}, shorter, "a larger budget would make those who watch text stream wait, so prompts must get shorter"
     # A step may take as long as a gap between tokens that nobody minds.
-    borne = 2 * budget if not prompt or not fill else power_of_two(SLOW_GAP * prompt / fill)
+    step = _step_seconds(w) or (fill * budget / prompt if prompt and fill else None)
+    borne = 2 * budget if step is None else power_of_two(budget * SLOW_GAP / step)
     better = bounded("budget", min(borne, 8 * budget))
     if better <= budget or (prompt is not None and prompt <= budget):
         return {}, shorter, "each step is long already, so a larger budget would save nothing; more cores would"
     more = "a larger budget reads more of it in each step, and there is room for that in the ITL"
     return {"budget": better}, f"budget {budget} → {better}", more
+
+
+def _step_seconds(w: Window) -> float | None:
+    """How long a step takes on average, from what the engine counted; ``None`` if it does not count steps."""
+    steps, busy = w.rose("steps"), w.seconds_of(lambda frame: float(occupied(frame) > 0))
+    return busy / steps if steps and busy else None
 
 
 def decode(w: Window) -> Finding | None:

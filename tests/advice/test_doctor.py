@@ -237,7 +237,10 @@ def test_prefill_bound_without_a_prefix_cache_turns_it_on() -> None:
 def test_a_budget_whose_steps_are_long_already_is_not_raised() -> None:
     limits = LimitInfo(slots=4, context=8192, queue=16, budget=512)
     slots = (slot(0, prompt_tokens=6000, prefill=5.5),)
-    assert only(run(late={"ttft_p95": 6.0}, slots=slots, limits=limits), "prefill").changes == {}
+    bound = run(late={"ttft_p95": 6.0}, slots=slots, limits=limits)
+    assert only(bound, "prefill").changes == {}
+    short = [one.model_copy(update={"counters": CounterInfo(steps=20 * i)}) for i, one in enumerate(bound)]
+    assert only(short, "prefill").changes == {"budget": 2048}, "other prompts took their part of each step"
 
 
 def test_decode_bound_names_fewer_slots() -> None:
