@@ -179,8 +179,9 @@ def test_a_step_tells_where_its_time_went(kernels: Kernels, pairs: dict[str, Pai
     native, _ = pairs["grouped"]
     store, _ = filled_stores(native.config, 4, "bf16")
     span = Span(40, 1, [2, 0, 1])
-    began = time.perf_counter()
     with torch.inference_mode():
+        native.forward(batch_of(native, store, [span], [[7]]), store)  # before it, others used the same kernels
+        began = time.perf_counter()
         output = native.forward(batch_of(native, store, [span], [[7]]), store)
     elapsed = time.perf_counter() - began
     assert set(output.seconds) == set(PARTS)
