@@ -154,6 +154,18 @@ def bytes_in(text: str) -> int | None:
     return int(float(found[1]) * BYTE_UNITS[found[2]]) or None
 
 
+def _bytes(value: Any) -> Any:
+    """``1GiB`` and ``500MB`` become bytes; a plain number is bytes already."""
+    size = bytes_in(value) if isinstance(value, str) else None
+    return value if size is None else size
+
+
+def _check_device(value: str) -> str:
+    if re.fullmatch(r"auto|cpu|cuda(:\d+)?", value) is None:
+        raise ValueError("give auto, cpu, cuda or cuda:N")
+    return value
+
+
 KVTokens = Annotated[int | float | str | None, BeforeValidator(_check_kv_tokens)]
 """Size of the KV pool: int is tokens, float a share of the memory left after the weights, str bytes with a unit."""
 
@@ -178,7 +190,7 @@ class StartSettings(BaseModel):
     )
     mode: Mode = "continuous"
     preemption: Preemption = "recompute"
-    swap_space: SwapSpace = 1 << 30
+    swap_space: Annotated[SwapSpace, BeforeValidator(_bytes)] = 1 << 30
     prefix_cache: PrefixCache = True
     prefix_sharing: PrefixSharing = False
     itl_target: Annotated[ItlTarget, BeforeValidator(_milliseconds)] = 0
@@ -191,7 +203,7 @@ class StartSettings(BaseModel):
         "auto",
         "type of the KV pool; auto: as the weights, bf16 beside int8; int8 takes least and costs a little quality",
     )
-    device: str = _setting("auto", "auto, cpu, cuda or cuda:N")
+    device: Annotated[str, AfterValidator(_check_device)] = _setting("auto", "auto, cpu, cuda or cuda:N")
     threads: int | None = _setting(None, "CPU threads of the engine; default: physical cores", ge=1, le=512)
     api_key: Annotated[StringList, AfterValidator(_check_api_keys)] = _setting(
         [], "LABEL=KEY, repeatable; with keys, every route but /health asks for one"
@@ -205,7 +217,9 @@ class StartSettings(BaseModel):
     step_timeout: float = _setting(
         30.0, "a step longer than this counts as wedged: health turns 503", unit="seconds", ge=1, le=3600
     )
-    max_body: int = _setting(4 << 20, "largest request body", unit="bytes", ge=1024, le=1 << 30)
+    max_body: Annotated[int, BeforeValidator(_bytes)] = _setting(
+        4 << 20, "largest request body", unit="bytes", ge=1024, le=1 << 30
+    )
     history_days: float = _setting(
         14.0, "how long history is kept (numbers and events, no prompt text); 0: none", unit="days", ge=0, le=3660
     )
@@ -308,6 +322,8 @@ def explain(error: Any, origin: dict[str, str] | None = None) -> str:
         unit = f" {setting.unit}" if setting.unit else ""
         return f"{label} must be between {setting.minimum} and {setting.maximum}{unit}, not {given!r}"
     message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] in ("int_parsing", "int_type", "int_from_float"):
+        message = "give a whole number" + (", or a size such as 500MB or 2GiB" if setting.unit == "bytes" else "")
     return f"{label}: {message} (got {given!r})" if name != "api_key" else f"{label}: {message}"
 
 

@@ -108,7 +108,7 @@ def _help(setting: Setting, default: Any) -> str:
     notes = []
     if setting.minimum is not None and setting.maximum is not None:
         unit = f" {setting.unit}" if setting.unit else ""
-        notes.append(f"{setting.minimum:.10g} to {setting.maximum:.10g}{unit}")
+        notes.append(f"{setting.minimum:.15g} to {setting.maximum:.15g}{unit}")
     default = setting.default if default is None else default
     if default not in (None, []):
         notes.append(f"default {default:g}" if isinstance(default, float) else f"default {default}")

@@ -73,13 +73,15 @@ class Tally:
         """The final result as rows of name and value."""
         seconds = time.monotonic() - self.started
         kinds = ", ".join(f"{kind}: {count}" for kind, count in self.errors.most_common())
+        unanswered = self.requests - self.finished - self.rejected - self.errors.total()
+        cut = f", {unanswered} cut off by the end" if unanswered > 0 else ""
         rows = [
             ("users", str(self.users)),
             ("time", f"{seconds:.0f} s"),
-            ("requests", f"{self.requests}, {self.finished} answered"),
+            ("requests", f"{self.requests}, {self.finished} answered{cut}"),
             ("503", f"{self.rejected}" + (f", {self.gave_up} turns given up" if self.gave_up else "")),
             ("errors", f"{self.errors.total()}" + (f" ({kinds})" if kinds else "")),
-            ("tokens", f"{self.generated_tokens} generated, {self.prompt_tokens} prompt"),
+            ("tokens", f"{self.generated_tokens} generated, {self.prompt_tokens} prompt, in what was answered"),
             ("TTFT", f"p50 {_at(self.ttfts, 50)}  p95 {_at(self.ttfts, 95)}  n={len(self.ttfts)}"),
             (
                 "ITL",

@@ -93,7 +93,8 @@ def grid_lines(view: View, cells: int) -> list[Line]:
 def _row(label: str, fields: list[list[Span]], cells: int, label_style: str = "label") -> Line:
     """A label and fields in columns; one too wide for its column takes from the gap after it, never cuts numbers.
 
-    Where there is no room for the columns the fields stand side by side, as many as fit whole.
+    Where there is no room for the columns, or a field would end beyond the last cell, the fields stand side by side, as
+    many as fit whole.
     """
     if cells < LABEL_CELLS + sum(FIELD_CELLS):
         return _packed(label, fields, cells, label_style)
@@ -111,7 +112,7 @@ def _row(label: str, fields: list[list[Span]], cells: int, label_style: str = "l
         spans += field
         used += sum(width(text) for text, _ in field)
         end += (FIELD_CELLS[index] + extra) if index < len(FIELD_CELLS) else 0
-    return exact(spans, cells)
+    return exact(spans, cells) if used <= cells else _packed(label, fields, cells, label_style)
 
 
 def _packed(label: str, fields: list[list[Span]], cells: int, label_style: str) -> Line:

@@ -10,10 +10,14 @@ from engine.core.request import Request
 
 
 class QueueFullError(RuntimeError):
-    """The waiting queue is at its depth. ``waiting`` and ``depth`` tell how full."""
+    """The waiting queue is at its depth. ``waiting`` tells how many really wait, ``wanted`` how many more asked to."""
 
-    def __init__(self, waiting: int, depth: int) -> None:
-        super().__init__(f"the queue is full: {waiting} of {depth} waiting")
+    def __init__(self, waiting: int, depth: int, wanted: int = 1) -> None:
+        if not depth:
+            text = "the queue is full: nobody may wait (queue 0), and no slot is free"
+        else:
+            text = f"the queue is full: {waiting} of {depth} waiting"
+        super().__init__(text if wanted == 1 else f"{text}, and this request wants {wanted} places")
         self.waiting = waiting
         self.depth = depth
 

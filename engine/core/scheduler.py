@@ -70,7 +70,8 @@ class Scheduler:
             for request in requests:
                 self.waiting.remove(request)
                 del self._by_id[request.id]
-            raise QueueFullError(len(self.waiting), self.settings.queue)
+            really = len(self.waiting) - sum(1 for _ in self._admissible())
+            raise QueueFullError(really, self.settings.queue, len(requests))
 
     def cancel(self, request_id: str, now: float) -> list[Event]:
         """End a request in any state. One that a step is computing ends when that step is committed."""
@@ -114,6 +115,8 @@ class Scheduler:
         self.slots.tables.prefix_cache = settings.prefix_cache
         policy = POLICIES[settings.mode]
         self.slots.trim_reserved(policy.slots(settings.slots) if policy is self.policy else 0)
+        if not settings.itl_target or settings.itl_target != self.settings.itl_target:
+            self.budget_in_force, self.promise = settings.budget, None  # an idle engine plans no step that would say so
         self.settings = settings
         if not self.slots.num_taken:
             self.policy = policy  # nothing runs: an idle engine does not keep the old mode until somebody asks

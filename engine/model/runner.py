@@ -124,8 +124,8 @@ class Runner:
         fits = held * BLOCK_SIZE + kv_tokens_that_fit(free - layer, per_token)
         raise ModelError(
             f"the KV pool of {num_blocks * BLOCK_SIZE} tokens takes {human_bytes(num_blocks * per_block)}"
-            f" ({human_bytes(per_token)} per token), but only {human_bytes(free + held * per_block)} are available"
-            f" beside the weights. At most {fits} tokens fit: lower --kv-tokens, --slots or --context."
+            f" ({human_bytes(per_token)} per token), but {human_bytes(free + held * per_block)} are free."
+            f" At most {fits} tokens fit: lower --kv-tokens, --slots or --context."
         )
 
     def run(self, plan: StepPlan) -> StepResult:

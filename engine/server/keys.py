@@ -50,7 +50,8 @@ def load_api_keys(settings: StartSettings) -> dict[str, str]:
         try:
             text = settings.api_key_file.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"api_key_file: {settings.api_key_file} cannot be read: {error}") from error
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise SettingsError(f"--api-key-file {settings.api_key_file} cannot be read: {reason}") from error
         for number, line in enumerate(text.splitlines(), start=1):
             if line.strip() and not line.lstrip().startswith("#"):
                 lines.append((f"{settings.api_key_file}, line {number}", line))

@@ -57,6 +57,27 @@ def test_a_bad_value_is_one_line_and_exit_2(folder: Path) -> None:
     assert "slots in" in result.output
 
 
+def test_sizes_may_have_a_unit(folder: Path) -> None:
+    (folder / "config.toml").write_text('max_body = "8MB"\n')
+    rows = shown("config", "show", "--swap-space", "2GiB")
+    assert (rows["swap_space"][0], rows["max_body"][0]) == (2 << 30, 8_000_000)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "sentence"),
+    [
+        ("--slots", "many", "--slots: give a whole number (got 'many')"),
+        ("--swap-space", "2 barrels", "give a whole number, or a size such as 500MB or 2GiB"),
+        ("--swap-space", "900GiB9", "give a whole number, or a size"),
+        ("--device", "gpu", "give auto, cpu, cuda or cuda:N"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_says_what_to_give(folder: Path, flag: str, value: str, sentence: str) -> None:
+    result = CliRunner().invoke(app, ["config", "show", flag, value])
+    assert result.exit_code == 2
+    assert sentence in result.output
+
+
 def test_the_console_s_own_file_is_shown_with_its_problems(folder: Path) -> None:
     (folder / "console.toml").write_text('rate = 2\nmouse = "yes"\ncolour = 1\n[keys]\npause = "p"\n')
     text = CliRunner().invoke(app, ["config", "show"]).stdout

@@ -17,7 +17,7 @@ from console.store import Store, View
 from console.widgets.cells import plain
 from console.widgets.events import event_lines
 from console.widgets.selection import Choice
-from engine.telemetry.frame import Frame
+from engine.telemetry.frame import CounterInfo, Frame
 from tests.console import frames
 from tests.console.helpers import GONE
 
@@ -35,6 +35,14 @@ def lines_of(frame: Frame, cells: int = 80, rows: int = 24, **chrome: object) ->
 
 def test_run_01_lowered_slots_show_as_draining() -> None:
     assert any("slots 4/2 draining" in line for line in lines_of(frames.draining()))
+
+
+def test_a_total_that_no_longer_fits_its_column_is_not_cut() -> None:
+    counters = CounterInfo(finished=1355, rejected=277, invalid=92, cancelled=49, preemptions=79)
+    for cells in (80, 90, 120):
+        line = next(line for line in lines_of(frames.frame(counters=counters), cells) if line.startswith(" total"))
+        assert "cancelled 49" in line
+        assert line.rstrip().endswith("preempted 79")
 
 
 def test_ctx_02_context_per_request_and_pool_total_are_two_numbers() -> None:

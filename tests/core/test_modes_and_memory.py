@@ -600,5 +600,6 @@ def test_the_scheduler_follows_the_target_live() -> None:
     assert engine.step().num_prefill_tokens == LEAST_BUDGET
     assert engine.scheduler.promise.outlook == "floor"
     engine.change(itl_target=0)
+    assert (engine.scheduler.budget_in_force, engine.scheduler.promise) == (64, None)  # also before the next step
     assert engine.step().num_prefill_tokens == 64
     assert engine.scheduler.promise is None

@@ -92,6 +92,18 @@ def test_con_14_the_depth_counts_only_those_who_wait() -> None:
     assert (caught.value.waiting, caught.value.depth) == (2, 2)
 
 
+def test_a_refusal_counts_only_those_who_really_wait() -> None:
+    engine = Engine(slots=2, queue=0)
+    engine.add(4), engine.add(4)  # no step yet: both are still in the queue, and both are about to run
+    with pytest.raises(QueueFullError, match=r"nobody may wait \(queue 0\), and no slot is free") as caught:
+        engine.add(4)
+    assert (caught.value.waiting, caught.value.depth) == (0, 0)
+    engine.change(queue=4)
+    engine.add(4)
+    with pytest.raises(QueueFullError, match="1 of 4 waiting, and this request wants 4 places"):
+        engine.scheduler.add(*(engine.make(4) for _ in range(4)))
+
+
 def test_a_queue_of_zero_still_serves_while_a_slot_is_free() -> None:
     engine = Engine(slots=1, queue=0)
     engine.add(4)
