@@ -135,7 +135,8 @@ async def _serve(settings: StartSettings) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """``FAKE_ENGINE``: empty: serve; ``fail N``: print some lines and exit N; ``wait``: never come to serving."""
+    """``FAKE_ENGINE``: empty: serve; ``fail N``: print some lines and exit N; ``wait``: never come to serving; ``until
+    FILE``: load until that exists."""
     if arguments[0] == "model":
         print("model", *arguments[1:])
         sys.exit(7)
@@ -157,6 +158,8 @@ def main(arguments: list[str]) -> None:
             sys.exit(int(value))
         if behaviour == "wait":
             signal.pause()
+        while behaviour == "until" and not Path(value).exists():
+            time.sleep(0.02)
         time.sleep(float(os.environ.get("FAKE_ENGINE_LOAD", "0.3")))
         asyncio.run(_serve(settings))
 

@@ -62,9 +62,10 @@ def test_two_at_once_end_with_one_engine(deck: Deck) -> None:
 
 def test_an_engine_started_by_someone_else_meanwhile_is_joined(deck: Deck) -> None:
     """A `slotdeck serve` that is still loading is waited for, and no second engine is tried."""
+    loaded = deck.log.with_name("loaded")
     serving = pexpect.spawn(
-        sys.executable, [*DRIVER, "serve"], env=deck.environment | {"FAKE_ENGINE_LOAD": "1"}, encoding="utf-8",
-        timeout=PATIENCE,
+        sys.executable, [*DRIVER, "serve"], env=deck.environment | {"FAKE_ENGINE": f"until {loaded}"},
+        encoding="utf-8", timeout=PATIENCE,
     )  # fmt: skip
     try:
         serving.expect(r"fake engine (\d+)")
@@ -73,6 +74,8 @@ def test_an_engine_started_by_someone_else_meanwhile_is_joined(deck: Deck) -> No
         serving.expect_exact("loading")
         terminal = deck.terminal()
         terminal.expect_exact(f"starting or stopping, pid {winner}")
+        loaded.parent.mkdir(parents=True, exist_ok=True)
+        loaded.touch()
         console_pid(terminal)
         terminal.expect_exact("hosted=False")
         terminal.expect(rf"found, pid {winner}")
