@@ -12,7 +12,7 @@ from console.predictions import can_be_predicted, in_words
 from console.screens.page import Chrome, Page, banner, framed, heading
 from console.store import LogEntry, View
 from console.widgets import formats
-from console.widgets.cells import Line, blank, exact
+from console.widgets.cells import Line, Span, blank, exact
 from console.widgets.engine_lines import title_line
 from console.widgets.findings import early_lines, finding_lines, outcome_lines, well_lines
 from engine.advice.doctor import diagnose
@@ -167,7 +167,13 @@ class DoctorPage(Page):
         head = outcome_lines(self._outcomes(view), cells)
         if not self.findings:
             well = well_lines(self._frames[-1], self.look.late, cells)
-            return [*head, exact([(" Nothing is wrong.", "ok")], cells), blank(cells), *well], range(0)
+            if view.end is None and view.disconnected is None:
+                verdict: Span = (" Nothing is wrong.", "ok")
+            elif view.end is None:
+                verdict = (" The engine does not answer; nothing was wrong until then.", "warn")
+            else:
+                verdict = (" The engine has ended; nothing was wrong until then.", "critical")
+            return [*head, exact([verdict], cells), blank(cells), *well], range(0)
         if self.look.early is not None:
             head += [*early_lines(self.look.early, cells), blank(cells)]
         done = self._expected.get(self.findings[self._place].rule)

@@ -32,6 +32,16 @@ async def test_a_killed_engine_is_said_with_its_log_and_q_leaves_with_1() -> Non
     assert app.return_value == 1
 
 
+async def test_the_doctor_calls_no_dead_engine_well() -> None:
+    app, source = console(frames.empty())
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("5")
+        await seen(pilot, "Nothing is wrong.")
+        source.give(DIED)
+        await seen(pilot, "The engine has ended; nothing was wrong until then.")
+        assert "Nothing is wrong" not in screen_text(app)
+
+
 async def test_an_engine_that_was_told_to_stop_is_no_failure() -> None:
     app, source = console(frames.steady(), hosted=True)
     async with app.run_test(size=SIZE) as pilot:
