@@ -70,6 +70,10 @@ def _preempting(frame: Frame) -> float:
     return 10 * sum(slot.state == "preempted" for slot in frame.slots) + _streaming(frame)
 
 
+def _swapping(frame: Frame) -> float:
+    return 10 * sum(slot.state == "swapped" for slot in frame.slots) + _streaming(frame)
+
+
 def _held(frame: Frame) -> float:
     held = sum(slot.state == "held" for slot in frame.slots)
     return 10 * min(held, 2) + min(frame.waiting_count or 0, 3)
@@ -80,6 +84,13 @@ SCENES = (
     Scene("five-people", {"port": 8000}, 6, 45, lambda frame: _streaming(frame) + (frame.minute.ttft_count or 0) / 20),
     Scene("pool-nearly-full", {"port": 8000, "context": 768, "kv_tokens": 1280, "slots": 4}, 6, 60, _full),
     Scene("preempting", {"port": 8000, "context": 512, "kv_tokens": 640, "slots": 5}, 7, 60, _preempting),
+    Scene(
+        "swapping",
+        {"port": 8000, "context": 512, "kv_tokens": 640, "slots": 5, "preemption": "swap"},
+        7,
+        45,
+        _swapping,
+    ),
 )
 
 
