@@ -31,12 +31,15 @@ class Pace:
     """Prefill rate while there was prefill to do, tokens per second."""
 
 
-def wait_estimates(running: Sequence[Running], waiting: int, slots: int, pace: Pace) -> list[float | None]:
+def wait_estimates(
+    running: Sequence[Running], waiting: int, slots: int, pace: Pace, *, whole_batches: bool = False
+) -> list[float | None]:
     """Seconds until each of ``waiting`` requests likely gets a slot, in queue order.
 
     Each running request is taken to end at the usual output length (or, past that, at half of what it may still
     write), at the present ITL; each that follows takes the usual time. Slots beyond the setting end without a
-    successor. The answer is a list of ``None`` while nothing has finished yet.
+    successor. With ``whole_batches`` nobody enters before all that run have ended. The answer is a list of ``None``
+    while nothing has finished yet.
     """
     if pace.output is None or pace.gap is None:
         return [None] * waiting
@@ -52,6 +55,8 @@ def wait_estimates(running: Sequence[Running], waiting: int, slots: int, pace: P
         if left <= 0:
             left = (request.most_output - request.output) / 2
         ends.append(seconds(request.prefill_left, max(1.0, left)))
+    if whole_batches:
+        ends = [max(ends, default=0.0)] * slots
     heapq.heapify(ends)
     for _ in range(len(ends) - slots):
         heapq.heappop(ends)

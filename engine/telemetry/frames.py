@@ -63,8 +63,16 @@ def look(scheduler: Scheduler, pace: Pace, token_bytes: tuple[int, int], now: fl
 
 
 def estimates(scheduler: Scheduler, pace: Pace) -> list[float | None]:
-    """Of the first waiting requests, in queue order; see :func:`engine.telemetry.estimate.wait_estimates`."""
+    """Of the first waiting requests, in queue order; see :func:`engine.telemetry.estimate.wait_estimates`.
+
+    ``None`` where it is not slots that they wait for: nobody enters beside a preempted request, and with a slot free it
+    is the pool that has no room. When it will have some, the pace of requests does not tell.
+    """
     slots = scheduler.policy.slots(scheduler.settings.slots)
+    waiting = min(len(scheduler.waiting), WAITING_SHOWN)
+    whole_batches = scheduler.policy.holds_slots
+    if scheduler.preempted or (len(scheduler.admitted()) < slots and not whole_batches):
+        return [None] * waiting
     running = [
         Running(
             prefill_left=request.num_tokens - request.num_computed_tokens,
@@ -73,7 +81,7 @@ def estimates(scheduler: Scheduler, pace: Pace) -> list[float | None]:
         )
         for request in (*scheduler.running, *scheduler.preempted)
     ]
-    return wait_estimates(running, min(len(scheduler.waiting), WAITING_SHOWN), slots, pace)
+    return wait_estimates(running, waiting, slots, pace, whole_batches=whole_batches)
 
 
 def with_percentiles(seen: Look) -> tuple[SlotInfo, ...]:
