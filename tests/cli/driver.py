@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import types
 from pathlib import Path
 
@@ -13,11 +14,19 @@ from console.cli import engine_process, hosting, main
 COMMAND = (sys.executable, "-m", "tests.cli.fake_engine")
 
 
+def _tell_continued() -> None:
+    while True:
+        signal.sigwait({signal.SIGCONT})
+        print("CONTINUED", flush=True)
+
+
 def run_console(source: object, *, hosted: bool, socket: Path, notices: list[str]) -> int:
     """Print what the real one would be given, then leave on enter, or in the way asked for."""
     # Alternate screen, hidden cursor and mouse reports, as a real screen would have.
     print("\x1b[?1049h\x1b[?25l\x1b[?1006h", end="")
-    signal.signal(signal.SIGCONT, lambda *_: print("CONTINUED", flush=True))
+    # Python runs a handler only when a read that has begun is interrupted; stopped just before it, none would run.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})
+    threading.Thread(target=_tell_continued, daemon=True).start()
     print(f"CONSOLE pid={os.getpid()} hosted={hosted} socket={socket} notices={notices}", flush=True)
     if os.environ.get("FAKE_CONSOLE") == "raise":
         raise RuntimeError("a fault of the screen")
