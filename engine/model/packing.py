@@ -93,10 +93,6 @@ class Arrays:
             for name, array in self.table.items()
         }
 
-    def used_per_step(self) -> int:
-        """Bytes that stay in memory: all but the embedding, of which a step reads single rows."""
-        return sum(array.nbytes for name, array in self.table.items() if name != "embedding")
-
 
 def packed_bytes(config: ModelConfig, weights: str) -> int:
     """Bytes of the packed weights of a model, of a type of BITS."""
