@@ -171,15 +171,14 @@ def crowd(engine: RealEngine, visitors: Sequence[Visitors]) -> Iterator[None]:
 def watch(case: Case) -> list[Frame]:
     """The frames of one start."""
     frames: list[Frame] = []
-    with (
-        RealEngine(**case.settings) as engine,
-        engine.admin.stream("GET", "/admin/stream?rate=1") as response,
-        crowd(engine, case.visitors),
-    ):
-        for line in response.iter_lines():
-            frames.append(Frame.model_validate_json(line))
-            if frames[-1].time - frames[0].time >= case.seconds:
-                break
+    with RealEngine(**case.settings) as engine:
+        with engine.admin.stream("GET", "/admin/stream?rate=1") as response, crowd(engine, case.visitors):
+            for line in response.iter_lines():
+                frames.append(Frame.model_validate_json(line))
+                if frames[-1].time - frames[0].time >= case.seconds:
+                    break
+        if case.starts > 1:
+            frames.append(engine.wait_until_idle())  # it is stopped, which the history would show: it did not die
     return frames
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 WINDOW = 600.0
 """Seconds looked back on."""
+STILL_WRITING = 60.0
+"""Seconds without a record after which an engine is taken to be no more: it writes each few seconds."""
 WATCHED = 10
 """Seconds that an engine without history is watched."""
 
@@ -45,10 +47,10 @@ def doctor(
 
     explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
     if begin is not None or end is not None:
-        frames = _recorded(begin, end)
+        frames, over = _recorded(begin, end)
     else:
-        frames = _recent(AdminClient(check_settings(explicit).socket or default_socket()))
-    findings = diagnose(frames)
+        frames, over = _recent(AdminClient(check_settings(explicit).socket or default_socket())), False
+    findings = diagnose(frames, over)
     if as_json:
         print(json.dumps([_as_json(finding, frames) for finding in findings], indent=2, ensure_ascii=False))
     else:
@@ -92,7 +94,8 @@ def _as_json(finding: Finding, frames: list[Frame]) -> dict[str, Any]:
     return dataclasses.asdict(finding) | {"predicted": predicted}
 
 
-def _recorded(begin: str | None, end: str | None) -> list[Frame]:
+def _recorded(begin: str | None, end: str | None) -> tuple[list[Frame], bool]:
+    """The frames of the range, and whether the engine of the last one recorded none after it."""
     from console.cli.history import open_history
     from engine.telemetry.history import HistoryError
 
@@ -102,11 +105,13 @@ def _recorded(begin: str | None, end: str | None) -> list[Frame]:
     start, stop = time_range(begin, end, now, default_begin=stop - WINDOW)
     try:
         frames = list(history.frames(start, stop))
+        if not frames:
+            fail("nothing was recorded in that time", FAILED)
+        after = history.step(frames[-1].time, 1)
     except HistoryError as error:
         fail(str(error), FAILED)
-    if not frames:
-        fail("nothing was recorded in that time", FAILED)
-    return frames
+    ended = after.boot_id != frames[-1].boot_id if after is not None else now - frames[-1].time > STILL_WRITING
+    return frames, ended
 
 
 def _recent(admin: AdminClient) -> list[Frame]:

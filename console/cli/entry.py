@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from console.quick import collect_again, stop_collecting
+from console.quick import collect_again, skip_plugins, stop_collecting
 
 
 def run() -> None:
     """Import the commands, then run the one that was asked for."""
     stop_collecting()
+    skip_plugins()
     from console.cli.main import run as run_command
 
     collect_again()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from console.widgets import formats
-from console.widgets.cells import UNKNOWN, Line, Span, blank, clean, exact, left, right, wrap
+from console.widgets.cells import UNKNOWN, Line, Span, blank, clean, exact, left, line_width, right, width, wrap
 from console.widgets.plot import column_rows, logarithmic
 from engine.telemetry.frame import LimitInfo, PoolInfo
 from engine.telemetry.request_detail import CAUSE_LETTERS, ChunkInfo, RequestDetail
@@ -127,25 +127,28 @@ def facts(detail: RequestDetail, pool: PoolInfo, limits: LimitInfo, cells: int) 
     """Sizes, times, and the settings in force at its admission (before it: those of now)."""
     force = detail.settings or limits
     arrived = UNKNOWN if detail.arrived is None else time.strftime("%H:%M:%S", time.localtime(detail.arrived))
-    cached: list[Span] = []
+    sizes: list[Span] = [
+        (" arrived ", "label"), (arrived, "value"), ("  age ", "label"), (formats.seconds(detail.age), "value"),
+        ("  prompt ", "label"), (formats.whole(detail.prompt_tokens), "value"),
+    ]  # fmt: skip
     if detail.cached_tokens:
-        cached = [(" cached ", "label"), (formats.whole(detail.cached_tokens), "value")]
-    held: list[Span] = []
+        sizes += [(" cached ", "label"), (formats.whole(detail.cached_tokens), "value")]
+    sizes += [
+        ("  out ", "label"), (formats.whole(detail.output_tokens), "value"),
+        (f"/{formats.whole(detail.max_tokens)}", "label"),
+    ]  # fmt: skip
     if detail.kv_tokens is not None:
-        held = [("  KV ", "label"), (formats.count(detail.kv_tokens), "value"), (" tok", "label")]
-    if held and detail.kv_tokens is not None and pool.bytes_per_token:
-        held.append((f" {formats.byte_count(detail.kv_tokens * pool.bytes_per_token)}", "label"))
+        sizes += [("  KV ", "label"), (formats.count(detail.kv_tokens), "value"), (" tok", "label")]
+        if pool.bytes_per_token:
+            held = (f" {formats.byte_count(detail.kv_tokens * pool.bytes_per_token)}", "label")
+            sizes += [held] if line_width(tuple(sizes)) + width(held[0]) <= cells else []
     preempted: list[Span] = []
     if detail.preemptions:
         preempted = [
             ("  preempted ", "label"), (f"{detail.preemptions}x {formats.seconds(detail.stalled)}", "preempted"),
         ]  # fmt: skip
     return [
-        exact(
-            [(" arrived ", "label"), (arrived, "value"), ("  age ", "label"), (formats.seconds(detail.age), "value"),
-             ("  prompt ", "label"), (formats.whole(detail.prompt_tokens), "value"), *cached,
-             ("  out ", "label"), (formats.whole(detail.output_tokens), "value"),
-             (f"/{formats.whole(detail.max_tokens)}", "label"), *held], cells),
+        exact(sizes, cells),
         exact(
             [(" TTFT ", "label"), (formats.seconds(detail.ttft), "value"),
              (" = intake ", "label"), (formats.seconds(detail.intake), "value"),

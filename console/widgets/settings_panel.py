@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from console.knobs import LIVE_SETTINGS, Edit, allowed, bounds, shown
-from console.widgets.cells import UNKNOWN, Line, Span, exact, left, right
+from console.widgets.cells import UNKNOWN, Line, Span, exact, left, right, width, wrap
 from engine.settings import SETTINGS
 from engine.telemetry.frame import LimitInfo
 
 NAME_CELLS = 16
 VALUE_CELLS = 12
+MOST_ROWS_BELOW, LEAST_ROWS = 3, 4
+"""Rows for the selected setting's whole sentence, and rows of the list below which it has none."""
 _UNITS = {"tokens": "tok", "milliseconds": "ms"}
 """Units that are written; the number of requests needs none, and bytes carry theirs."""
 
@@ -16,10 +18,16 @@ _UNITS = {"tokens": "tok", "milliseconds": "ms"}
 def settings_panel(limits: LimitInfo, edit: Edit | None, place: int, *, cells: int, rows: int) -> list[Line]:
     """A heading and one line for each live setting, at most ``rows`` rows; ``place`` is selected and in sight.
 
-    A knob in hand shows its new value.
+    A knob in hand shows its new value. Where lines are too short for what a setting is for, the last rows say it of the
+    selected one.
     """
+    beside = cells - NAME_CELLS - VALUE_CELLS - 11
+    whole = [_whole(name, limits) for name in LIVE_SETTINGS]
+    below = max((len(wrap(text, cells - 8, MOST_ROWS_BELOW)) for text in whole if width(text) > beside), default=0)
+    if rows - 1 - below < LEAST_ROWS:
+        below = 0
     keys: list[Span] = [("enter", "key"), (" takes one in hand  ", "label"), ("esc", "key"), (" closes", "label")]
-    room = max(1, rows - 1)
+    room = max(1, rows - 1 - below)
     first = max(0, min(place - room // 2, len(LIVE_SETTINGS) - room))
     number = len(LIVE_SETTINGS)
     part = f"{first + 1}-{first + room} of {number}" if room < number else f"all {number}"
@@ -39,15 +47,17 @@ def settings_panel(limits: LimitInfo, edit: Edit | None, place: int, *, cells: i
                     (left(name, NAME_CELLS), "title" if number == place else "text"),
                     (right(text, VALUE_CELLS), style),
                     (f" {left(unit, 5)}", "label"),
-                    (_detail(name, limits, cells - NAME_CELLS - VALUE_CELLS - 11), "label"),
+                    (whole[number] if width(whole[number]) <= beside else setting.help, "label"),
                 ],
                 cells,
             )
         )
+    if below:
+        said = wrap(whole[place], cells - 8, below)
+        lines += [exact([(f"     {text}", "text")], cells) for text in [*said, *[""] * (below - len(said))]]
     return lines
 
 
-def _detail(name: str, limits: LimitInfo, cells: int) -> str:
-    """What it is for and what is allowed, if there is room for both; else what it is for."""
-    help_text, range_text = SETTINGS[name].help, allowed(name, bounds(name, limits))
-    return f"{help_text} ({range_text})" if len(help_text) + len(range_text) + 3 <= cells else help_text
+def _whole(name: str, limits: LimitInfo) -> str:
+    """What it is for and what is allowed."""
+    return f"{SETTINGS[name].help} ({allowed(name, bounds(name, limits))})"

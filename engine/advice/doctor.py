@@ -12,30 +12,31 @@ from math import inf
 
 from engine.advice.finding import Finding
 from engine.advice.rules_memory import os_swap, preemption
-from engine.advice.rules_service import cold_start, context, fault, refused
+from engine.advice.rules_service import cold_start, context, died, fault, refused
 from engine.advice.rules_speed import budget, decode, prefill
 from engine.advice.rules_waiting import deep_queue, queue
 from engine.advice.window import Window
 from engine.telemetry.frame import Frame
 
 RULES: tuple[Callable[[Window], Finding | None], ...] = (
-    fault, os_swap, preemption, queue, refused, prefill, decode, budget, deep_queue, context, cold_start,
+    died, fault, os_swap, preemption, queue, refused, prefill, decode, budget, deep_queue, context, cold_start,
 )  # fmt: skip
 
 SILENCES = {"os_swap": ("decode", "budget", "prefill"), "preemption": ("budget",), "decode": ("prefill",)}
 """A cause, and what it makes the other rules see."""
 
 
-def diagnose(frames: Sequence[Frame]) -> list[Finding]:
+def diagnose(frames: Sequence[Frame], over: bool = False) -> list[Finding]:
     """All findings: critical ones first, then by what they cost the users; none when all is well or nothing is known.
 
     What costs more than time, an answer that was never given, comes before what costs seconds.
 
     While a change of settings is too young to be judged, what was before it is: see :func:`window.too_early`.
+    ``over``: no frame follows the last one, because its engine is no more.
     """
     if not frames:
         return []
-    window = Window(frames)
+    window = Window(frames, over)
     findings = {rule.__name__: finding for rule in RULES if (finding := rule(window)) is not None}
     for cause, explained in SILENCES.items():
         if cause in findings:

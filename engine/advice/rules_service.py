@@ -1,6 +1,8 @@
-"""Rules about the service as a whole: faults, refusals with 503, prompts without room, cold starts."""
+"""Rules about the service as a whole: sudden ends, faults, 503s, prompts without room, cold starts."""
 
 from __future__ import annotations
+
+import time
 
 from engine.advice.finding import (
     BORNE_WAIT,
@@ -12,9 +14,45 @@ from engine.advice.finding import (
 )
 from engine.advice.room import another_slot, larger_pool
 from engine.advice.window import Window, occupied
+from engine.telemetry.frame import Frame
 
 NAMES_TOLD = 4
 """Users who are named; of more it is said that there are others."""
+MOST_ENDS_TOLD = 3
+"""Sudden ends that are told one by one."""
+
+
+def died(w: Window) -> Finding | None:
+    """An engine that ended in the middle of its work, without the draining that every stop begins with."""
+    ends = [frame for frame in w.last_words if frame.health == "ok" and in_flight(frame)]
+    if not ends:
+        return None
+    shown = ends[-MOST_ENDS_TOLD:]
+    evidence = [
+        f"its last record, of {time.strftime('%H:%M:%S', time.localtime(frame.time))}, has {in_flight(frame)} requests "
+        f"in flight{_memory(frame)}"
+        for frame in shown
+    ]
+    if len(ends) > len(shown):
+        evidence.insert(0, f"{len(ends)} times, the last {len(shown)} of them:")
+    lost = [slot for frame in ends for slot in frame.slots if slot.request_id]
+    return Finding(
+        "died", "critical", "The engine ended suddenly while it served", tuple(evidence),
+        "see how it ended: engine.log, which `slotdeck info` names, and `journalctl -k` for what ran out of memory",
+        "A stop finishes what runs first; this end was none: killed, out of memory, or the machine went down.",
+        cost=sum(slot.age or 0.0 for slot in lost),
+    )  # fmt: skip
+
+
+def in_flight(frame: Frame) -> int:
+    """Requests that run or wait; of an unknown number none."""
+    return (frame.running or 0) + (frame.waiting_count or 0)
+
+
+def _memory(frame: Frame) -> str:
+    """``, memory 97% full``; empty when it is not known."""
+    used, total = frame.host.memory_used, frame.host.memory_total
+    return f", memory {used / total:.0%} full" if used is not None and total else ""
 
 
 def fault(w: Window) -> Finding | None:

@@ -37,10 +37,15 @@ class Window:
     given, whatever the settings.
     """
 
-    def __init__(self, frames: Sequence[Frame]) -> None:
+    def __init__(self, frames: Sequence[Frame], over: bool = False) -> None:
+        """``over``: the engine of the last frame is no more, or at least wrote no frame after it."""
         if not frames:
             raise ValueError("a window needs at least one frame")
         self.boots = len({frame.boot_id for frame in frames})
+        self.last_words = [frame for frame, after in pairwise(frames) if frame.boot_id != after.boot_id]
+        """The last frame of each engine that is no more."""
+        if over:
+            self.last_words.append(frames[-1])
         self.newest = frames[-1]
         self.whole_seconds = max(0.0, frames[-1].time - frames[0].time)
         served = [frame for frame in frames if frame.boot_id == frames[-1].boot_id]

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -189,6 +190,13 @@ class Pool:
     values: Sequence[int]
     key_scales: Sequence[int] = ()
     value_scales: Sequence[int] = ()
+    _arrays: list[Any] = field(default_factory=list, repr=False)
+
+    def _by_layer(self) -> list[c_void_p]:
+        if not self._arrays:
+            parts = (self.keys, self.values, self.key_scales, self.value_scales)
+            self._arrays.extend((c_void_p * len(part))(*part) for part in parts)
+        return [ctypes.cast(array, c_void_p) for array in self._arrays]
 
 
 @dataclass(frozen=True)
@@ -242,9 +250,6 @@ class Kernels:
         """
         best = np.empty(len(arrays.greedy_tokens), np.int64)
         finite = np.empty(len(arrays.token_ids), np.bool_)
-        by_layer = [
-            (c_void_p * len(part))(*part) for part in (pool.keys, pool.values, pool.key_scales, pool.value_scales)
-        ]
         step = _Step(
             len(arrays.token_ids), len(arrays.span_start), len(best), len(arrays.logit_tokens),
             *(
@@ -252,7 +257,7 @@ class Kernels:
                 for array in (arrays.token_ids, arrays.positions, arrays.slots, arrays.span_start, arrays.span_count,
                               arrays.span_blocks, arrays.blocks)
             ),
-            KV_TYPES[pool.kv_type], pool.num_blocks, *(ctypes.cast(part, c_void_p) for part in by_layer),
+            KV_TYPES[pool.kv_type], pool.num_blocks, *pool._by_layer(),
             *(
                 _address(array)
                 for array in (arrays.greedy_tokens, best, arrays.logit_tokens, arrays.logits, finite)

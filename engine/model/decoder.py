@@ -56,8 +56,8 @@ class Batch:
     """int64 [T]"""
     positions: torch.Tensor
     """int64 [T]"""
-    token_rows: torch.Tensor
-    """int64 [T x kv_heads]: where K and V go, see KVStore.token_rows."""
+    slots: torch.Tensor
+    """int64 [T]: where K and V go in the pool, block x 16 + offset."""
     layout: Any
     """What the decoder's ``lay_out`` made."""
     logit_rows: torch.Tensor
@@ -130,6 +130,7 @@ class Decoder:
         inner = config.intermediate_size
         tokens = batch.token_ids.shape[0]
         cosine, sine = rotary(batch.positions, weights.inverse_frequencies)
+        token_rows = store.token_rows(batch.slots)
         hidden = F.embedding(batch.token_ids, weights.embedding).float()
         mixed = torch.empty(tokens, heads * width, dtype=dtype, device=hidden.device)
         mixed_by_head = mixed.view(tokens, heads, width)
@@ -138,7 +139,7 @@ class Decoder:
             normed = F.rms_norm(hidden, shape, layer.input_norm, eps).to(dtype)
             qkv = layer.qkv(normed).view(tokens, heads + 2 * kv_heads, width)
             turned = rotate(qkv[:, : heads + kv_heads].float(), cosine, sine)
-            store.write(number, batch.token_rows, turned[:, heads:], qkv[:, heads + kv_heads :])
+            store.write(number, token_rows, turned[:, heads:], qkv[:, heads + kv_heads :])
             self._attention(turned[:, :heads], store, number, batch.layout, mixed_by_head)
             hidden += layer.output(mixed)
             normed = F.rms_norm(hidden, shape, layer.mlp_norm, eps).to(dtype)

@@ -267,7 +267,7 @@ def _check_first_forward(decoder: StepDecoder, device: torch.device) -> None:
     batch = Batch(
         token_ids=positions % config.vocab_size,
         positions=positions,
-        token_rows=store.token_rows(positions),
+        slots=positions,
         layout=decoder.lay_out([Span(0, count, [0])], store),
         logit_rows=positions,
     )

@@ -125,6 +125,7 @@ def _server(app: ASGIApp) -> _Server:
         ws="none",
         lifespan="off",
         log_config=None,
+        log_level="warning",  # two servers, of which each would tell its start and end
         access_log=False,
         proxy_headers=False,
         server_header=False,

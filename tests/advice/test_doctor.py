@@ -71,7 +71,11 @@ def run(seconds: int = 20, **changes: Any) -> list[Frame]:
 
 
 def only(frames: list[Frame], rule: str) -> Finding:
-    (finding,) = diagnose(frames)
+    return only_of(diagnose(frames), rule)
+
+
+def only_of(findings: list[Finding], rule: str) -> Finding:
+    (finding,) = findings
     assert finding.rule == rule
     assert finding.what
     assert finding.turn
@@ -357,7 +361,7 @@ def test_context_too_small() -> None:
 
 
 def test_cold_starts_by_restart_and_by_quiet() -> None:
-    restarted = [frame(i, boot_id="one" if i < 10 else "two") for i in range(20)]
+    restarted = [frame(i, boot_id="one" if i < 10 else "two", running=2 * (i != 9)) for i in range(20)]
     finding = only(restarted, "cold_start")
     assert "restarted once within 19.0 s" in finding.evidence[0]
 
@@ -432,6 +436,16 @@ def test_each_symptom_is_found_in_a_real_engine_that_has_it(name: str) -> None:
 @pytest.mark.parametrize("name", [case.name for case in CASES if case.name.startswith("healthy-")])
 def test_it_is_silent_about_a_real_engine_that_is_well(name: str) -> None:
     assert diagnose(list(read_frames(RECORDINGS / "symptoms" / f"{name}.ndjson.gz"))) == []
+
+
+def test_an_engine_that_ended_while_it_served_is_named() -> None:
+    finding = only_of(diagnose(run(5), over=True), "died")
+    assert finding.level == "critical"
+    assert "2 requests in flight, memory 50% full" in finding.evidence[0]
+    restarted = [*run(5), *[frame(30 + i, boot_id="two") for i in range(5)]]
+    assert [found.rule for found in diagnose(restarted)] == ["died", "cold_start"]
+    for said in ({"health": "draining"}, {"running": 0}):
+        assert diagnose([*run(5), frame(5, **said)], over=True) == [], "it was stopped, or nobody lost anything"
 
 
 def test_the_worst_comes_first_then_what_costs_most() -> None:

@@ -16,6 +16,7 @@ from tests.kernels.twins import (
     quantise_weights,
     rounded_rows,
     rounded_weights,
+    undecided,
     unpack,
     unpack_four_bits,
 )
@@ -62,7 +63,7 @@ def test_product_equals_its_twin(
     wanted = rounded_x @ rounded_w.T
     size = rounded_x.abs() @ rounded_w.abs().T
     difference = (run(kernels, x, weight).double() - wanted).abs()
-    assert bool((difference <= size * 2e-6 + 1e-37).all())
+    assert bool((difference <= size * 2e-6 + 1e-37)[~undecided(x)].all())
 
 
 @settings(deadline=None, max_examples=60)
@@ -84,7 +85,7 @@ def test_product_of_4_bits_equals_its_twin(
     sizes_of = torch.from_numpy((sizes_of + np.abs(rounded.minima)).repeat(32, 1))
     rounded_x = rounded_rows(x).double()[:, : values_of.shape[1]]
     difference = (run(kernels, x, weight, 4).double() - rounded_x @ values_of.T).abs()
-    assert bool((difference <= rounded_x.abs() @ sizes_of.T * 2e-6 + 1e-37).all())
+    assert bool((difference <= rounded_x.abs() @ sizes_of.T * 2e-6 + 1e-37)[~undecided(x)].all())
 
 
 @pytest.mark.parametrize("sign", [1, -1])

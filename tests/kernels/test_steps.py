@@ -76,7 +76,7 @@ def batch_of(decoder: NativeDecoder | Decoder, store: KVStore, spans: list[Span]
     return Batch(
         token_ids=torch.tensor([token for part in tokens for token in part]),
         positions=positions,
-        token_rows=store.token_rows(torch.tensor(slots)),
+        slots=torch.tensor(slots),
         layout=decoder.lay_out(spans, store),
         logit_rows=torch.arange(len(positions)),
         best_rows=torch.arange(len(positions)) if decoder.picks_best else torch.empty(0, dtype=torch.int64),

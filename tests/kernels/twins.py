@@ -33,6 +33,14 @@ def quantise_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (groups * inverse).round(), largest / 127
 
 
+def undecided(x: torch.Tensor) -> torch.Tensor:
+    """Rows, bool [rows], with a value so near the middle between two codes that either is right: a processor that
+    multiplies and adds at once rounds once, another one twice."""
+    groups = grouped(x.double())
+    scaled = groups * 127 / groups.abs().amax(-1, keepdim=True).clamp(min=SMALL)
+    return ((scaled - scaled.floor() - 0.5).abs() < 2.0**-15).flatten(1).any(1)
+
+
 def quantise_weights(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The same for weights; their scales are rounded up to bf16, so that no code exceeds 127."""
     groups = grouped(weight.float())

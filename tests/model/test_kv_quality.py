@@ -56,7 +56,7 @@ def predictions(model: LoadedModel, token_ids: list[int], kv_dtype: str, chunk: 
             batch = Batch(
                 token_ids=part,
                 positions=positions,
-                token_rows=store.token_rows(positions),
+                slots=positions,
                 layout=model.decoder.lay_out([Span(start, len(part), blocks)], store),
                 logit_rows=torch.arange(len(part)),
             )

@@ -147,16 +147,21 @@ SEPARATE void score_rows(const float* query, const Runs& keys, int64_t count, in
     }
 }
 
-// The same sums in the same order, from transposed keys [stride][LANES]: lanes far apart are added first.
-template <int STEP>
-inline Floats tree(const float* query, const float* keys, int64_t stride, int first) {
+// The same sums in the same order for R rows, from transposed keys [stride][LANES]: lanes far apart are added first.
+template <int STEP, int R>
+inline void tree(const float* query, const float* keys, int64_t stride, int first, Floats* sums) {
     if constexpr (STEP == LANES) {
-        Floats sum = query[first] * load<Floats>(keys + first * LANES);
-        for (int64_t i = first + LANES; i < stride; i += LANES) sum += query[i] * load<Floats>(keys + i * LANES);
-        return sum;
+        const Floats key = load<Floats>(keys + first * LANES);
+        for (int r = 0; r < R; ++r) sums[r] = query[r * stride + first] * key;
+        for (int64_t i = first + LANES; i < stride; i += LANES) {
+            const Floats next = load<Floats>(keys + i * LANES);
+            for (int r = 0; r < R; ++r) sums[r] += query[r * stride + i] * next;
+        }
     } else {
-        const Floats sum = tree<STEP * 2>(query, keys, stride, first);
-        return sum + tree<STEP * 2>(query, keys, stride, first + STEP);
+        Floats other[R];
+        tree<STEP * 2, R>(query, keys, stride, first, sums);
+        tree<STEP * 2, R>(query, keys, stride, first + STEP, other);
+        for (int r = 0; r < R; ++r) sums[r] = sums[r] + other[r];
     }
 }
 
@@ -246,8 +251,12 @@ SEPARATE void score_turned(const float* query, const Runs& keys, int64_t rows, i
             transpose(square);
             for (int key = 0; key < LANES; ++key) store(turned + (i + key) * LANES, square[key]);
         }
-        for (int64_t row = 0; row < rows; ++row)
-            store(scores + row * PART + at, tree<1>(query + row * stride, turned, stride, 0));
+        in_pieces(rows, [&](auto r, int64_t first) {
+            constexpr int R = decltype(r)::value;
+            Floats sums[R];
+            tree<1, R>(query + first * stride, turned, stride, 0, sums);
+            for (int row = 0; row < R; ++row) store(scores + (first + row) * PART + at, sums[row]);
+        });
     }
 }
 
