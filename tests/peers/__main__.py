@@ -11,6 +11,7 @@ import asyncio
 import dataclasses
 import json
 import signal
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -66,8 +67,7 @@ def main() -> int:
     per_token = config.kv_bytes_per_token(2)
     embedding = config.vocab_size * config.hidden_size
     packed = int(config.num_parameters * SCALES)
-    # The tied embedding is kept a second time, in bf16, for looking tokens up.
-    facts = Facts(memory_bandwidth(THREADS), packed, packed + 2 * embedding + per_token * SLOTS * CONTEXT)
+    bandwidths: list[float] = []
     results: dict[str, list[Round]] = {name: [] for name in starts}
     deadline = time.monotonic() + arguments.minutes * 60
     for number in range(arguments.rounds):
@@ -79,6 +79,9 @@ def main() -> int:
                 continue
             say(f"round {number + 1}: {PEERS[name].name}")
             one = Round()
+            if name == OURS:  # each round, since on a shared machine it is never twice the same
+                bandwidths.append(memory_bandwidth(THREADS))
+                say(f"  {bandwidths[-1] / 1e9:.1f} GB/s read from memory")
             try:
                 with running(make, cache=False) as server:
                     one.start_seconds = server.start_seconds
@@ -94,9 +97,13 @@ def main() -> int:
                 speeds = ", ".join(f"{point.load}: {point.tokens_per_second or 0:.0f}" for point in one.points)
                 say(f"  tok/s {speeds}; started in {one.start_seconds:.1f} s, {one.resident_bytes >> 20} MiB")
     results = {name: rounds for name, rounds in results.items() if rounds}
+    # The tied embedding is kept a second time, in bf16, for looking tokens up.
+    kept = packed + 2 * embedding + per_token * SLOTS * CONTEXT
+    facts = Facts(statistics.median(bandwidths) if bandwidths else None, packed, kept)
     console = Console(width=120)
     console.print(f"machine  {machine_line(machine)}")
-    console.print(f"         {facts.bandwidth / 1e9:.1f} GB/s read from memory; load average before the run {load:.2f}")
+    spread = ", ".join(f"{bandwidth / 1e9:.1f}" for bandwidth in bandwidths)
+    console.print(f"         GB/s read from memory, round by round: {spread}; load average before the run {load:.2f}")
     for name in results:
         version = f" {PEERS[name].version}" if PEERS[name].version else ""
         console.print(f"server   {PEERS[name].name}{version}, {len(results[name])} rounds")

@@ -25,8 +25,8 @@ LEAST_BANDWIDTH = 0.7
 class Facts:
     """Of the machine and of our weights, for the targets about memory."""
 
-    bandwidth: float
-    """Bytes per second read from memory."""
+    bandwidth: float | None
+    """Bytes per second read from memory, the middle of the rounds; ``None``: not measured."""
     packed_bytes: int
     """Weights that one decode step reads."""
     kept_bytes: int
@@ -133,7 +133,7 @@ def targets(results: dict[str, list[Round]], facts: Facts) -> list[dict[str, Any
         if pause is not None:
             judge("longest pause at 20 users, half of the best peer's", many.itl_max, pause / 2, False, " s")
     one = ours.get("1")
-    if one is not None and one.itl_p50:
+    if one is not None and one.itl_p50 and facts.bandwidth:
         reading = facts.packed_bytes / one.itl_p50
         judge("bandwidth that decoding for 1 user uses", reading / facts.bandwidth, LEAST_BANDWIDTH, True)
     resident = max((one.resident_bytes for one in results.get(OURS, [])), default=0)
