@@ -16,6 +16,8 @@ __all__ = ["embedded_fp32", "embedded_path", "own_cache"]
 
 PATH = "SLOTDECK_TEST_KERNELS"
 """Names a library to test in place of the usual one (the sanitizers' build)."""
+EXAMPLES = 20 if PATH in os.environ else 60
+"""Of a property of a product; the sanitizers watch every access of each, many times as slowly."""
 
 
 def tested_library() -> Path | None:

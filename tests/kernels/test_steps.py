@@ -22,6 +22,7 @@ from engine.model.load import load_model
 from engine.model.native import NativeDecoder
 from engine.model.packing import packed_model
 from engine.settings import BLOCK_SIZE
+from tests.kernels.conftest import EXAMPLES
 from tests.kernels.twins import rounded_decoder
 from tests.model.helpers import save_tiny_llama
 
@@ -146,7 +147,7 @@ def filled_stores(config: ModelConfig, blocks: int, kv_dtype: str) -> tuple[KVSt
     return ours, theirs
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=EXAMPLES // 4)
 @given(seed=st.integers(0, 10_000), shape=st.sampled_from(list(SHAPES)), kv_dtype=st.sampled_from(list(KV_DTYPES)))
 def test_steps_equal_the_twin_over_a_full_pool(
     kernels: Kernels, pairs: dict[str, Pair], seed: int, shape: str, kv_dtype: str

@@ -199,8 +199,8 @@ async def test_txt_05_a_waiting_stream_gets_heartbeats(engine: RealEngine) -> No
 async def test_preemption_changes_no_text() -> None:
     with RealEngine(weights="fp32", slots=4, context=240, kv_tokens=256, budget=64) as small:
         prompts = [f"{prompt} Tell me as much as you can." for prompt in PROMPTS[:4]]
-        solo = [await complete(small, prompt, 120) for prompt in prompts]
-        together = await asyncio.gather(*(stream(small, prompt, 120) for prompt in prompts))
+        solo = [await complete(small, prompt, 60) for prompt in prompts]
+        together = await asyncio.gather(*(stream(small, prompt, 60) for prompt in prompts))
         frame: Frame = small.wait_until_idle()
         assert (frame.counters.preemptions or 0) > 0
         assert list(together) == solo

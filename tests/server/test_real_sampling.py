@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
@@ -63,10 +64,15 @@ def test_logit_bias_forces_and_forbids_a_token(engine: RealEngine, text: TextMod
 
 
 def test_penalties_break_repetition(engine: RealEngine) -> None:
-    plain = most_repeated(written(engine, POEM, ignore_eos=True, max_tokens=80))
-    for penalty in ({"frequency_penalty": 1.5}, {"presence_penalty": 2}, {"repetition_penalty": 1.5}):
-        assert most_repeated(written(engine, POEM, ignore_eos=True, max_tokens=80, **penalty)) < plain
-    assert most_repeated(written(engine, POEM, ignore_eos=True, max_tokens=80, frequency_penalty=-1)) > plain
+    penalties = ({}, {"frequency_penalty": 1.5}, {"presence_penalty": 2}, {"repetition_penalty": 1.5},
+                 {"frequency_penalty": -1})  # fmt: skip
+
+    def repetitions(penalty: dict[str, float]) -> int:
+        return most_repeated(written(engine, POEM, ignore_eos=True, max_tokens=80, **penalty))
+
+    with ThreadPoolExecutor(len(penalties)) as together:
+        plain, *fewer, more = together.map(repetitions, penalties)
+    assert max(fewer) < plain < more
 
 
 def test_min_tokens_ignore_eos_and_stop_token_ids(engine: RealEngine, text: TextModel) -> None:
