@@ -49,10 +49,10 @@ def traffic_of(users: int) -> Traffic:
     return Traffic("agent", users, SECONDS, CONTEXT, seed=users, shape=SHORT)
 
 
-def predicted(card: SpeedCard, users: int, mode: str) -> dict[str, float]:
+def predicted(card: SpeedCard, users: int, mode: str, seeds: int = SEEDS) -> dict[str, float]:
     """The middle of some seeds, of each number that is compared."""
     traffic, outcomes = traffic_of(users), []
-    for seed in range(SEEDS):
+    for seed in range(seeds):
         scripts = [User(name, traffic.script(number), SECONDS) for number, name in enumerate(traffic.names())]
         outcomes.append(simulate(scripts, settings_of(mode), card, seed))
     return {name: median(getattr(outcome, name) for outcome in outcomes) for name in COMPARED}

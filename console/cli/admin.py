@@ -1,6 +1,7 @@
 """Calls of the admin API over the engine's unix socket, for commands that need an answer and not a stream.
 
-Standard library only: `slotdeck` asks it before anything else, and a start must not wait for imports.
+Standard library only, until a frame is to be read: `slotdeck` asks it before anything else, and a start must not wait
+for imports.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from engine.telemetry.frame import Frame
+if TYPE_CHECKING:
+    from engine.telemetry.frame import Frame
 
 
 class NoEngineError(ConnectionError):
@@ -70,6 +70,10 @@ class AdminClient:
 
     def frame(self) -> Frame:
         """The engine's picture of now. Raises as :meth:`call`."""
+        from pydantic import ValidationError
+
+        from engine.telemetry.frame import Frame
+
         try:
             return Frame.model_validate(self.call("GET", "/admin/frame"))
         except ValidationError as error:
@@ -77,6 +81,10 @@ class AdminClient:
 
     def stream(self, rate: float) -> Iterator[Frame]:
         """Frames as they come, ``rate`` a second, until the engine stops. Raises as :meth:`call`."""
+        from pydantic import ValidationError
+
+        from engine.telemetry.frame import Frame
+
         connection = _UnixConnection(self.path, max(self._timeout, 4 / rate))
         try:
             connection.request("GET", f"/admin/stream?rate={rate:g}")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-import typer
-
 OK = 0
 FAILED = 1
 USAGE = 2
@@ -25,5 +23,7 @@ def say(message: str) -> None:
 
 def fail(message: str, code: int = FAILED) -> NoReturn:
     """Print one line and end the command with ``code``."""
+    import typer  # not before a command ends: a console that starts does without
+
     say(message)
     raise typer.Exit(code)

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,11 +19,10 @@ from console.cli.admin import AdminClient, AdminError
 from console.cli.engine_process import ENGINE_COMMAND, EngineExitedError, EngineProcess
 from console.cli.exits import FAILED, PORT_IN_USE, USAGE, fail, say
 from console.cli.flags import check_settings
-from console.cli.terminal import supervise
-from console.quick import stop_collecting
-from console.sources.process import lock_holder, record_end
+from console.cli.showing import engine_log, found_notice, hosted_marker, is_hosted, show_console
+from console.sources.process import lock_holder
 from console.terminal import terminal_problem
-from engine.paths import default_socket, state_folder
+from engine.paths import default_socket
 from engine.settings import SETTINGS, to_environment
 from engine.telemetry.frame import Frame
 
@@ -51,7 +49,7 @@ def host_console(explicit: dict[str, Any]) -> int:
     notices = [] if frame is None else attach_notices(admin, frame, explicit)
     if frame is None:
         frame, notices = _start_or_join(admin, explicit)
-    return show_console(socket, hosted=_is_hosted(socket, frame), frame=frame, notices=notices)
+    return show_console(socket, frame.boot_id, hosted=is_hosted(socket, frame.boot_id), notices=notices)
 
 
 def running_engine(admin: AdminClient) -> Frame | None:
@@ -62,23 +60,9 @@ def running_engine(admin: AdminClient) -> Frame | None:
         fail(str(error))
 
 
-def show_console(socket: Path, *, hosted: bool, frame: Frame, notices: list[str]) -> int:
-    """Run the console on the engine behind ``socket``, which gave ``frame``, until the user leaves it."""
-    log = engine_log() if _is_hosted(socket, frame) else None
-
-    def console() -> int:
-        stop_collecting()
-        from console.app import run_console
-        from console.sources.engine import EngineSource
-
-        return run_console(EngineSource(socket, log=log), hosted=hosted, socket=socket, notices=notices)
-
-    return supervise(console, on_other_end=partial(record_end, socket))
-
-
 def attach_notices(admin: AdminClient, frame: Frame, explicit: dict[str, Any]) -> list[str]:
     """What the user should know about an engine that ran already: since when, and which flags it did not take."""
-    notices = [f"engine of {_started_at(frame)} found, pid {frame.engine.pid or 'unknown'}"]
+    notices = [found_notice(frame.uptime, frame.engine.pid, frame.time)]
     if not explicit:
         return notices
     listed = admin.call("GET", "/admin/settings")["settings"]
@@ -101,32 +85,6 @@ def _difference(name: str, wanted: Any, in_force: Any) -> str:
         return f"{setting.flag} {wanted}"
     change = f", key {setting.key} changes it" if setting.live and setting.key else ""
     return f"{setting.flag} {wanted} (it runs with {in_force}{change})"
-
-
-def _started_at(frame: Frame) -> str:
-    if frame.uptime is None:
-        return "unknown start"
-    started, now = time.localtime(frame.time - frame.uptime), time.localtime()
-    same_day = started[:3] == now[:3]
-    return time.strftime("%H:%M" if same_day else "%Y-%m-%d %H:%M", started)
-
-
-def engine_log() -> Path:
-    """What an engine that `slotdeck` started writes."""
-    return state_folder() / "engine.log"
-
-
-def _is_hosted(socket: Path, frame: Frame) -> bool:
-    """True if `slotdeck` itself started the engine of ``frame``."""
-    try:
-        return _marker(socket).read_text() == frame.boot_id
-    except OSError:
-        return False
-
-
-def _marker(socket: Path) -> Path:
-    """Holds the boot id of the engine that `slotdeck` itself started: a later `slotdeck` may stop that one."""
-    return socket.with_name(socket.name + ".hosted")
 
 
 @contextmanager
@@ -174,7 +132,7 @@ def _start_or_join(admin: AdminClient, explicit: dict[str, Any]) -> tuple[Frame,
                         continue  # A `slotdeck serve` of the same moment was faster.
                     status.stop()
                     _explain_exit(error, log)
-                _marker(admin.path).write_text(frame.boot_id)
+                hosted_marker(admin.path).write_text(frame.boot_id)
                 return frame, []
 
 

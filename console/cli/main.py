@@ -77,7 +77,8 @@ def attach(context: typer.Context, socket: SocketOption = None) -> None:
     """Open the console on the engine that runs; quitting it never stops the engine."""
     explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
     from console.cli.admin import AdminClient
-    from console.cli.hosting import attach_notices, running_engine, show_console
+    from console.cli.hosting import attach_notices, running_engine
+    from console.cli.showing import show_console
     from console.sources.process import absence
     from console.terminal import terminal_problem
     from engine.paths import default_socket
@@ -89,7 +90,7 @@ def attach(context: typer.Context, socket: SocketOption = None) -> None:
     frame = running_engine(admin)
     if frame is None:
         fail(absence(path), NO_ENGINE)
-    raise typer.Exit(show_console(path, hosted=False, frame=frame, notices=attach_notices(admin, frame, {})))
+    raise typer.Exit(show_console(path, frame.boot_id, hosted=False, notices=attach_notices(admin, frame, {})))
 
 
 @app.command(

@@ -1,20 +1,27 @@
-"""Prices taken from how one and five streams were measured put 20 users, and one slot against 20, in the order in which
-a quiet machine really put them."""
+"""The simulator puts users, slots and modes in the order in which a quiet machine really put them, and comes near.
+
+Once with prices taken from how one and five streams were measured (`slotdeck bench`), which know nothing of 20 users or
+of one slot; once with the prices fitted to the steps of `python -m tests.truth`.
+"""
 
 from __future__ import annotations
 
 import json
 from itertools import combinations
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 
 from engine.advice.outcome import Outcome
 from engine.advice.simulator import Simulator
+from engine.advice.speed_card import SpeedCard
 from engine.advice.step_model import StepModel, StepTimes
 from engine.advice.traffic import Edge, Turn, User
 from engine.settings import LiveSettings
+from tests.truth import COMPARED
+from tests.truth import predicted as predicted_by_card
 
 MEASURED = json.loads((Path(__file__).parents[1] / "recordings" / "measured-bench.json").read_text("utf-8"))
 ROWS: list[dict[str, Any]] = MEASURED["rows"]
@@ -61,3 +68,33 @@ def test_first_tokens_and_throughput_come_near_what_was_measured(predicted: list
     for row, outcome in zip(ROWS, predicted, strict=True):
         assert outcome.ttft_p95 == pytest.approx(row["ttft_p95"], rel=0.2)
         assert outcome.tokens_per_second == pytest.approx(row["tokens_per_second"], rel=0.25)
+
+
+TRUTH = json.loads((Path(__file__).parents[1] / "recordings" / "measured-truth.json").read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def simulated() -> list[dict[str, float]]:
+    card = SpeedCard.model_validate(TRUTH["card"])
+    return [predicted_by_card(card, row["users"], row["mode"], seeds=3) for row in TRUTH["rows"]]
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_users_and_modes_come_in_the_order_in_which_they_were_measured(
+    simulated: list[dict[str, float]], name: str
+) -> None:
+    rows = [(row[name]["measured"], guess[name]) for row, guess in zip(TRUTH["rows"], simulated, strict=True)]
+    told_apart = 0
+    for (runs, guess), (other_runs, other) in combinations(rows, 2):
+        if min(runs) > SAME * max(other_runs) or min(other_runs) > SAME * max(runs):
+            told_apart += 1
+            assert (guess > other) == (min(runs) > max(other_runs))
+    assert told_apart > 20
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_2_5_and_20_users_in_three_modes_are_predicted_within_a_fifth(
+    simulated: list[dict[str, float]], name: str
+) -> None:
+    for row, guess in zip(TRUTH["rows"], simulated, strict=True):
+        assert guess[name] == pytest.approx(median(row[name]["measured"]), rel=0.2), (row["users"], row["mode"])

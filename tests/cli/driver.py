@@ -9,9 +9,11 @@ import threading
 import types
 from pathlib import Path
 
-from console.cli import engine_process, hosting, main
+from console.cli import engine_process, entry, hosting, main
 
 COMMAND = (sys.executable, "-m", "tests.cli.fake_engine")
+ways = ["quick"]
+"""How the console was come to: quickly, or by the commands."""
 
 
 def _tell_continued() -> None:
@@ -27,7 +29,8 @@ def run_console(source: object, *, hosted: bool, socket: Path, notices: list[str
     # Python runs a handler only when a read that has begun is interrupted; stopped just before it, none would run.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})
     threading.Thread(target=_tell_continued, daemon=True).start()
-    print(f"CONSOLE pid={os.getpid()} hosted={hosted} socket={socket} notices={notices}", flush=True)
+    told = f"hosted={hosted} socket={socket} notices={notices}"
+    print(f"CONSOLE pid={os.getpid()} {told} way={ways[-1]}", flush=True)
     if os.environ.get("FAKE_CONSOLE") == "raise":
         raise RuntimeError("a fault of the screen")
     while True:
@@ -43,9 +46,16 @@ def install() -> None:
     app.run_console = run_console  # type: ignore[attr-defined]
     source.EngineSource = lambda socket, **_: socket  # type: ignore[attr-defined]
     sys.modules |= {"console.app": app, "console.sources.engine": source}
+    commands = main.run
+
+    def run_commands() -> None:
+        ways.append("commands")
+        commands()
+
+    main.run = run_commands
 
 
 if __name__ == "__main__":
     sys.argv[0] = "slotdeck"
     install()
-    main.run()
+    entry.run()

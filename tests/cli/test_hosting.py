@@ -53,6 +53,38 @@ def test_the_engine_that_slotdeck_started_is_hosted_for_a_later_slotdeck_too(dec
     attached.expect_exact("hosted=False")
 
 
+def test_a_console_on_a_running_engine_does_not_wait_for_the_command_line(deck: Deck) -> None:
+    """Unless something beside the command's name was said: settings are the commands' business."""
+    socket = deck.environment.pop("SLOTDECK_SOCKET")
+    engine = None
+    for arguments, variables, way, hosted in (
+        ((), {}, "commands", True),  # nothing runs yet
+        ((), {}, "quick", True),
+        (("attach",), {}, "quick", False),
+        (("attach", "--socket", str(deck.folder / "runtime" / "slotdeck" / "engine.sock")), {}, "quick", False),
+        (("--slots", "5"), {}, "commands", True),
+        ((), {"SLOTDECK_SLOTS": "5"}, "commands", True),
+    ):
+        terminal = deck.terminal(*arguments, **variables)
+        console_pid(terminal)
+        terminal.expect_exact(f"hosted={hosted}")
+        if engine is not None:
+            terminal.expect(rf"engine of \d\d:\d\d found, pid {engine}")
+        terminal.expect_exact(f"way={way}")
+        terminal.sendline("quit 7")
+        assert exit_code(terminal) == 7
+        [engine] = deck.engine_pids()
+    gone = deck.terminal("attach", "--socket", socket)
+    gone.expect_exact("no engine runs on")
+    assert exit_code(gone) == 4
+    config = deck.folder / "config" / "slotdeck" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("slots = 'many'\n")
+    wrong = deck.terminal("attach")
+    wrong.expect_exact("slots")
+    assert exit_code(wrong) == 2
+
+
 def test_two_at_once_end_with_one_engine(deck: Deck) -> None:
     terminals = [deck.terminal(FAKE_ENGINE_LOAD="1") for _ in range(2)]
     for terminal in terminals:

@@ -1,0 +1,59 @@
+"""The console on an engine that runs already, without the command line's machinery.
+
+`slotdeck` and `slotdeck attach` are what people type ten times a day over a slow line. Flags, settings and frames take
+longer to import than Textual to start; where none of them can matter, the console is up before they are needed.
+Whatever is out of the ordinary is left to the commands, which say what is wrong.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from console.cli.admin import AdminClient, AdminError, NoEngineError
+from console.cli.showing import found_notice, is_hosted, show_console
+from console.terminal import ASCII_VARIABLE, terminal_problem
+from engine.paths import ENVIRONMENT_PREFIX, config_file, default_socket
+
+HARMLESS = {ASCII_VARIABLE, ENVIRONMENT_PREFIX + "CACHE"}
+"""Variables that are no settings."""
+
+
+def quick_attach(arguments: list[str]) -> int | None:
+    """The console's exit code; ``None``, and nothing was done, if the commands have to look at the command line."""
+    socket = _socket(arguments)
+    settings_given = any(name.startswith(ENVIRONMENT_PREFIX) and name not in HARMLESS for name in os.environ)
+    if socket is None or settings_given or config_file().exists() or terminal_problem() is not None:
+        return None
+    try:
+        frame = AdminClient(socket).call("GET", "/admin/frame")
+    except (NoEngineError, AdminError):
+        return None
+    if not _is_frame(frame) or frame["health"] == "draining":
+        return None
+    boot_id = frame["boot_id"]
+    notice = found_notice(frame.get("uptime"), frame["engine"].get("pid"), frame["time"])
+    hosted = not arguments and is_hosted(socket, boot_id)
+    return show_console(socket, boot_id, hosted=hosted, notices=[notice])
+
+
+def _socket(arguments: list[str]) -> Path | None:
+    """Where the engine listens, if the command line says nothing beside it."""
+    match arguments:
+        case [] | ["attach"]:
+            return default_socket()
+        case ["attach", "--socket", path] if not path.startswith("-"):
+            return Path(path)
+    return None
+
+
+def _is_frame(document: Any) -> bool:
+    """Whether what is read here is there; the console itself looks at all of it."""
+    return (
+        isinstance(document, dict)
+        and isinstance(document.get("boot_id"), str)
+        and isinstance(document.get("health"), str)
+        and isinstance(document.get("engine"), dict)
+        and isinstance(document.get("time"), float)
+    )

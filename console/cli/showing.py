@@ -1,0 +1,59 @@
+"""The console on an engine that answers: run it, and say which engine that is.
+
+Standard library only, as is what it imports: a console is to be painted before settings and frames are imported.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+
+from console.cli.terminal import supervise
+from console.quick import stop_collecting
+from console.sources.process import record_end
+from engine.paths import state_folder
+
+
+def show_console(socket: Path, boot_id: str, *, hosted: bool, notices: list[str]) -> int:
+    """Run the console on the engine ``boot_id`` behind ``socket`` until the user leaves it; gives the exit code."""
+    log = engine_log() if is_hosted(socket, boot_id) else None
+
+    def console() -> int:
+        stop_collecting()
+        from console.app import run_console
+        from console.sources.engine import EngineSource
+
+        return run_console(EngineSource(socket, log=log), hosted=hosted, socket=socket, notices=notices)
+
+    return supervise(console, on_other_end=partial(record_end, socket))
+
+
+def found_notice(uptime: float | None, pid: int | None, now: float) -> str:
+    """That an engine ran already, since when and as which process. Seconds; ``now`` is wall clock."""
+    return f"engine of {_started_at(uptime, now)} found, pid {pid or 'unknown'}"
+
+
+def _started_at(uptime: float | None, now: float) -> str:
+    if uptime is None:
+        return "unknown start"
+    started, today = time.localtime(now - uptime), time.localtime()
+    return time.strftime("%H:%M" if started[:3] == today[:3] else "%Y-%m-%d %H:%M", started)
+
+
+def engine_log() -> Path:
+    """What an engine that `slotdeck` started writes."""
+    return state_folder() / "engine.log"
+
+
+def is_hosted(socket: Path, boot_id: str) -> bool:
+    """True if `slotdeck` itself started the engine ``boot_id``."""
+    try:
+        return hosted_marker(socket).read_text() == boot_id
+    except OSError:
+        return False
+
+
+def hosted_marker(socket: Path) -> Path:
+    """Holds the boot id of the engine that `slotdeck` itself started: a later `slotdeck` may stop that one."""
+    return socket.with_name(socket.name + ".hosted")
