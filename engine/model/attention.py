@@ -3,6 +3,9 @@
 What a step needs (which blocks to gather, what to mask) is laid out once and shared by all layers. Tokens that come
 alone (decodes) are grouped by similar length, so that one long conversation does not pad twenty short ones; a prefill
 chunk is a group of its own, in tiles. Faster kernels stand behind the same function: see KERNELS.
+
+Blocks that a sliding window has left behind are not read, but stay in the pool: a block table names all tokens of its
+request.
 """
 
 from __future__ import annotations
@@ -42,13 +45,14 @@ class Group:
     last: int
     size: int
     length: int
-    """Keys per sequence, padded to whole blocks of the longest."""
+    """Keys per sequence, from the first block that one of its queries sees, padded to whole blocks of the longest."""
     block_rows: torch.Tensor
     """int64 [kv_heads x size x length / 16], see KVStore.block_rows."""
-    seen_by_all: int
-    """Keys that every query of the group sees; the mask begins after them."""
-    mask: torch.Tensor | None
-    """0 or -inf, [size, tokens, 1, length - seen_by_all] in the store's compute type; None when nothing is masked."""
+    masks: tuple[tuple[slice, torch.Tensor], ...]
+    """Keys (of ``length``) that not every query of the group sees: those after a query, those before its window.
+
+    With each slice what is added to its scores, 0 or -inf, [size, tokens, 1, keys] in the store's compute type.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +75,25 @@ def sort_key(span: Span) -> tuple[bool, int]:
     return span.count > 1, -_num_blocks(span)
 
 
-def build_layout(spans: Sequence[Span], store: KVStore, device: torch.device) -> AttentionLayout:
-    """Lay out one step. ``spans`` are in the order of the flat batch, which is that of :func:`sort_key`."""
+def build_layout(
+    spans: Sequence[Span], store: KVStore, device: torch.device, window: int | None = None
+) -> AttentionLayout:
+    """Lay out one step. ``spans`` are in the order of the flat batch, which is that of :func:`sort_key`.
+
+    With a ``window``, the query at a position sees the keys at positions above position - window; else all before it.
+    """
     singles = sum(1 for span in spans if span.count == 1)
     groups: list[Group] = []
     begin = 0
     while begin < singles:
-        end = _group_end(spans, begin, singles)
-        groups.append(_group(begin, spans[begin:end], store, device))
+        end = _group_end(spans, begin, singles, window)
+        groups.append(_group(begin, spans[begin:end], store, device, window))
         begin = end
     first = singles
     for span in spans[singles:]:
         for offset in range(0, span.count, TILE):
             part = Span(span.start + offset, min(TILE, span.count - offset), span.blocks)
-            groups.append(_group(first, [part], store, device))
+            groups.append(_group(first, [part], store, device, window))
             first += part.count
     return AttentionLayout(tuple(groups))
 
@@ -93,45 +102,58 @@ def _num_blocks(span: Span) -> int:
     return (span.start + span.count - 1) // BLOCK_SIZE + 1
 
 
-def _group_end(spans: Sequence[Span], begin: int, end: int) -> int:
-    """Extend a group from its longest member until padding would cost more than a new group."""
-    longest, padding = _num_blocks(spans[begin]), 0
-    for index in range(begin + 1, end):
-        padding += longest - _num_blocks(spans[index])
-        if padding > GROUP_COST:
+def _blocks_left_out(span: Span, window: int | None) -> int:
+    """Blocks at the beginning of a sequence that lie before the window of its first query, and so of all."""
+    return 0 if window is None else max(0, span.start + 1 - window) // BLOCK_SIZE
+
+
+def _group_end(spans: Sequence[Span], begin: int, end: int, window: int | None) -> int:
+    """Extend a group until padding to its longest member would cost more than a new group."""
+    longest = gathered = 0
+    for index in range(begin, end):
+        width = _num_blocks(spans[index]) - _blocks_left_out(spans[index], window)
+        longest, gathered = max(longest, width), gathered + width
+        if longest * (index + 1 - begin) - gathered > GROUP_COST:
             return index
     return end
 
 
-def _group(first: int, spans: Sequence[Span], store: KVStore, device: torch.device) -> Group:
+def _group(first: int, spans: Sequence[Span], store: KVStore, device: torch.device, window: int | None) -> Group:
     size, count = len(spans), spans[0].count
-    width = max(_num_blocks(span) for span in spans)
+    left_out = [_blocks_left_out(span, window) for span in spans]
+    width = max(_num_blocks(span) - skipped for span, skipped in zip(spans, left_out, strict=True))
     blocks = np.empty((size, width), dtype=np.int64)
-    for row, span in enumerate(spans):
+    for row, (span, skipped) in enumerate(zip(spans, left_out, strict=True)):
         needed = _num_blocks(span)
         if len(span.blocks) < needed:
             raise ValueError(f"a sequence of {span.start + count} tokens has only {len(span.blocks)} blocks")
-        blocks[row, :needed] = span.blocks[:needed]
+        blocks[row, : needed - skipped] = span.blocks[skipped:needed]
         # Padding reads a block of its own sequence: another's may hold values that are not finite in this very step.
-        blocks[row, needed:] = span.blocks[needed - 1]
+        blocks[row, needed - skipped :] = span.blocks[needed - 1]
     if blocks.max() >= store.num_blocks or blocks.min() < 0:
         raise ValueError(f"block ids must be 0 to {store.num_blocks - 1}")
-    starts = np.fromiter((span.start for span in spans), np.int64, size)
+    # From here on a key is counted from the first that was gathered of its sequence.
+    starts = np.fromiter((span.start for span in spans), np.int64, size) - np.array(left_out) * BLOCK_SIZE
     length = width * BLOCK_SIZE
-    seen = int(starts.min()) + 1
-    mask = None
-    if seen < length:
-        last_seen = starts[:, None, None, None] + np.arange(count)[None, :, None, None]
-        hidden = np.arange(seen, length) > last_seen
-        mask = torch.from_numpy(np.where(hidden, np.float32(-np.inf), np.float32(0))).to(device, store.compute_dtype)
+    keys = np.arange(length)
+    last_seen = starts[:, None, None, None] + np.arange(count)[None, :, None, None]
+    masks: list[tuple[slice, torch.Tensor]] = []
+
+    def hide(part: slice, hidden: np.ndarray) -> None:
+        mask = torch.from_numpy(np.where(hidden, np.float32(-np.inf), np.float32(0)))
+        masks.append((part, mask.to(device, store.compute_dtype)))
+
+    if (after := int(starts.min()) + 1) < length:
+        hide(slice(after, length), keys[after:] > last_seen)
+    if window is not None and (before := int(starts.max()) + count - window) > 0:
+        hide(slice(0, before), keys[:before] <= last_seen - window)
     return Group(
         first=first,
         last=first + size * count,
         size=size,
         length=length,
         block_rows=store.block_rows(torch.from_numpy(blocks).to(device)),
-        seen_by_all=seen,
-        mask=mask,
+        masks=tuple(masks),
     )
 
 
@@ -154,9 +176,9 @@ def reference_attention(
         rows = by_head[:, group.first : group.last].reshape(batch, count * shared, width)
         keys = store.gather_keys(layer, group.block_rows).view(batch, group.length, width)
         scores = torch.baddbmm(nothing, rows, keys.transpose(1, 2), beta=0, alpha=scale)
-        if group.mask is not None:
-            by_query = scores.view(kv_heads, group.size, count, shared, group.length)
-            by_query[..., group.seen_by_all :] += group.mask
+        by_query = scores.view(kv_heads, group.size, count, shared, group.length)
+        for part, mask in group.masks:
+            by_query[..., part] += mask
         weights = torch.softmax(scores, -1)
         values = store.gather_values(layer, group.block_rows).view(batch, group.length, width)
         mixed = torch.bmm(weights, values).view(kv_heads, group.size * count, shared, width)

@@ -95,8 +95,9 @@ def test_values_come_back_within_the_precision_of_the_type(kv_dtype: str) -> Non
     assert not store.gather_keys(0, blocks).any()
 
 
+@pytest.mark.parametrize("window", [None, 21])
 @pytest.mark.parametrize("kv_dtype", TYPES)
-def test_attention_reads_back_what_is_stored_whatever_the_chunk(kv_dtype: str) -> None:
+def test_attention_reads_back_what_is_stored_whatever_the_chunk(kv_dtype: str, window: int | None) -> None:
     """Even the tokens of its own chunk, so that chunking changes nothing."""
     torch.manual_seed(0)
     store = KVStore(sizes(), 8, KV_DTYPES[kv_dtype], CPU)
@@ -110,13 +111,16 @@ def test_attention_reads_back_what_is_stored_whatever_the_chunk(kv_dtype: str) -
     )
     grouped = query.to(store.compute_dtype).float().view(50, 2, 4, 16)
     scores = torch.einsum("qhsd,hkd->hsqk", grouped, read_k) / 4
-    scores.masked_fill_(torch.ones(50, 50, dtype=torch.bool).triu(1), float("-inf"))
+    everywhere = torch.ones(50, 50, dtype=torch.bool)
+    scores.masked_fill_(everywhere.triu(1), float("-inf"))
+    if window is not None:
+        scores.masked_fill_(everywhere.tril(-window), float("-inf"))
     wanted = torch.einsum("hsqk,hkd->qhsd", scores.softmax(-1), read_v).reshape(50, 8, 16)
     for chunk in (1, 7, 50):
         for start in range(0, 50, chunk):
             count = min(chunk, 50 - start)
             out = torch.empty(count, 8, 16)
-            layout = build_layout([Span(start, count, table)], store, CPU)
+            layout = build_layout([Span(start, count, table)], store, CPU, window)
             reference_attention(query[start : start + count], store, 0, layout, out)
             tolerance = 2e-2 if kv_dtype == "bf16" else 1e-5
             torch.testing.assert_close(out, wanted[start : start + count], rtol=tolerance, atol=tolerance)

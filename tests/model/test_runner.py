@@ -10,11 +10,12 @@ import torch
 
 from engine.core.request import Row, StepPlan
 from engine.model import runner as runner_module
-from engine.model.attention import GROUP_COST, Span, build_layout, sort_key
+from engine.model.attention import GROUP_COST, TILE, Span, build_layout, sort_key
 from engine.model.errors import ModelError
 from engine.model.kv_store import KVStore
 from engine.model.load import LoadedModel, load_model
 from engine.model.runner import Runner
+from engine.settings import BLOCK_SIZE
 from tests.model.helpers import Driver, make_request, random_prompt, save_tiny_llama
 
 POISON = 299
@@ -134,3 +135,13 @@ def test_a_long_sequence_does_not_pad_many_short_ones(model: LoadedModel) -> Non
     assert gathered <= needed + 2 * GROUP_COST
     assert len(layout.groups) <= 3 + 3
     assert [(group.first, group.last) for group in layout.groups[-3:]] == [(20, 148), (148, 276), (276, 320)]
+
+
+def test_blocks_that_a_window_left_behind_are_not_read(model: LoadedModel) -> None:
+    store = KVStore(model.config, 256, torch.float32, model.device)
+    blocks = list(range(200))
+    spans = sorted((Span(length - 1, 1, blocks) for length in (3000, 2001, 2000, 130, 64, 5)), key=sort_key)
+    layout = build_layout([*spans, Span(2000, 300, blocks)], store, model.device, window=64)
+    assert [(group.first, group.last) for group in layout.groups] == [(0, 6), (6, 134), (134, 262), (262, 306)]
+    assert layout.groups[0].length <= 64 + BLOCK_SIZE
+    assert all(group.length <= 64 + TILE + BLOCK_SIZE for group in layout.groups[1:])
