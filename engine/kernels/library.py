@@ -21,7 +21,7 @@ from engine.kernels.build import BuildError, library_path
 
 logger = logging.getLogger(__name__)
 
-ABI = 3
+ABI = 4
 GROUP = 64
 """Values along the depth that share a scale: of activations, and of weights of 8 bits."""
 BLOCK = 32
@@ -59,6 +59,7 @@ class _Model(ctypes.Structure):
         ("block_size", c_int32),
         ("eps", c_float),
         ("head_stride", c_int32),
+        ("window", c_int32),
         ("embedding", c_void_p),
         ("norm", c_void_p),
         ("inverse_frequencies", c_void_p),
@@ -134,7 +135,10 @@ class PackedLayer:
 
 @dataclass(frozen=True)
 class PackedModel:
-    """All a step needs: sizes and weights. ``embedding`` uint16 (bits of bf16) [vocab, hidden]."""
+    """All a step needs: sizes and weights. ``embedding`` uint16 (bits of bf16) [vocab, hidden].
+
+    ``window`` is the number of newest keys that a token sees, its own included; 0: all.
+    """
 
     hidden: int
     heads: int
@@ -144,6 +148,7 @@ class PackedModel:
     vocab: int
     eps: float
     block_size: int
+    window: int
     embedding: np.ndarray
     layers: Sequence[PackedLayer]
     norm: np.ndarray
@@ -170,8 +175,8 @@ class PackedModel:
             )
             model = _Model(
                 self.hidden, self.heads, self.kv_heads, self.head_dim, self.inner, self.vocab, len(self.layers),
-                self.block_size, self.eps, self.head_stride, _address(self.embedding), _address(self.norm),
-                _address(self.inverse_frequencies), self.head._structure(), layers,
+                self.block_size, self.eps, self.head_stride, self.window, _address(self.embedding),
+                _address(self.norm), _address(self.inverse_frequencies), self.head._structure(), layers,
             )  # fmt: skip
             self._structures.extend((model, layers))
         return self._structures[0]  # type: ignore[return-value]

@@ -17,6 +17,8 @@ SUPPORTED = (
     " and GGUF files of architecture llama."
 )
 SUPPORTED_ROPE = ("default", "linear", "llama3")
+MISTRAL_WINDOW = 4096
+"""The sliding window of a ``config.json`` of Mistral that says nothing of one; one without a window says null."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class ModelConfig:
     rms_norm_eps: float
     tie_embeddings: bool
     stop_token_ids: frozenset[int]
+    sliding_window: int | None = None
+    """Newest tokens that a query sees in every layer, its own included; None: all."""
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size"):
@@ -63,6 +67,8 @@ class ModelConfig:
             )
         if self.head_dim % 2:
             raise ModelError(f"{self.id}: head_dim must be even, not {self.head_dim}")
+        if self.sliding_window is not None and self.sliding_window < 1:
+            raise ModelError(f"{self.id}: sliding_window must be at least 1, not {self.sliding_window}")
 
     def kv_bytes_per_token(self, bytes_per_value: int) -> int:
         """Bytes of KV one token takes: 2 (K and V) x layers x kv_heads x head_dim x bytes per value."""
@@ -81,7 +87,7 @@ def config_from_hugging_face(document: Mapping[str, Any], id: str, stop_token_id
     """Read the fields of a ``config.json``.
 
     Raises ModelError for another architecture, biases, another activation, quantised weights, an unknown rotary
-    scaling, or a missing field.
+    scaling, a sliding window in some layers only, or a missing field.
     """
     names = document.get("architectures") or ["none named"]
     architecture = str(names[0])
@@ -98,7 +104,10 @@ def config_from_hugging_face(document: Mapping[str, Any], id: str, stop_token_id
         num_heads = int(document["num_attention_heads"])
         hidden_size = int(document["hidden_size"])
         max_positions = int(document.get("max_position_embeddings") or 2048)
-        window = document.get("sliding_window") if architecture == "MistralForCausalLM" else None
+        window = document.get("sliding_window", MISTRAL_WINDOW) if architecture == "MistralForCausalLM" else None
+        window = _window(window, max_positions)
+        if window and any(kind != "sliding_attention" for kind in document.get("layer_types") or ()):
+            raise ModelError(f"{id}: a sliding window in some layers only is not supported. {SUPPORTED}")
         theta, scaling = _rope(document, id, max_positions)
         return ModelConfig(
             id=id,
@@ -110,13 +119,13 @@ def config_from_hugging_face(document: Mapping[str, Any], id: str, stop_token_id
             head_dim=int(document.get("head_dim") or hidden_size // num_heads),
             intermediate_size=int(document["intermediate_size"]),
             vocab_size=int(document["vocab_size"]),
-            # Within the window, sliding and full attention are the same: the context is bounded by it.
-            max_positions=min(max_positions, int(window)) if window else max_positions,
+            max_positions=max_positions,
             rope_theta=theta,
             rope_scaling=scaling,
             rms_norm_eps=float(document.get("rms_norm_eps", 1e-6)),
             tie_embeddings=bool(document.get("tie_word_embeddings", False)),
             stop_token_ids=stop_token_ids,
+            sliding_window=window,
         )
     except KeyError as error:
         raise ModelError(f"{id}: config.json lacks {error.args[0]!r}") from error
@@ -124,6 +133,12 @@ def config_from_hugging_face(document: Mapping[str, Any], id: str, stop_token_id
         if isinstance(error, ModelError):
             raise
         raise ModelError(f"{id}: config.json holds a value that cannot be read: {error}") from error
+
+
+def _window(tokens: Any, max_positions: int) -> int | None:
+    """A sliding window as the decoder needs it: one that reaches as far as the trained context hides nothing."""
+    window = int(tokens or 0)
+    return window if window and window < max_positions else None
 
 
 def _rope(document: Mapping[str, Any], id: str, max_positions: int) -> tuple[float, RopeScaling]:
@@ -170,6 +185,7 @@ def config_from_gguf(metadata: Mapping[str, Any], id: str, *, vocab_size: int, t
         if int(metadata.get("llama.attention.value_length") or head_dim) != head_dim:
             raise ModelError(f"{id}: keys and values of different sizes are not supported. {SUPPORTED}")
         factor = float(metadata.get("llama.rope.scaling.factor") or 1.0)
+        max_positions = int(metadata["llama.context_length"])
         return ModelConfig(
             id=id,
             architecture="LlamaForCausalLM",
@@ -180,7 +196,7 @@ def config_from_gguf(metadata: Mapping[str, Any], id: str, *, vocab_size: int, t
             head_dim=head_dim,
             intermediate_size=int(metadata["llama.feed_forward_length"]),
             vocab_size=vocab_size,
-            max_positions=int(metadata["llama.context_length"]),
+            max_positions=max_positions,
             rope_theta=float(metadata.get("llama.rope.freq_base") or 10000.0),
             rope_scaling=RopeScaling("linear", factor=factor) if kind == "linear" else RopeScaling(),
             rms_norm_eps=float(metadata["llama.attention.layer_norm_rms_epsilon"]),
@@ -190,6 +206,7 @@ def config_from_gguf(metadata: Mapping[str, Any], id: str, *, vocab_size: int, t
                 for name in ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
                 if metadata.get(name) is not None
             ),
+            sliding_window=_window(metadata.get("llama.attention.sliding_window"), max_positions),
         )
     except KeyError as error:
         raise ModelError(f"{id}: the GGUF file lacks {error.args[0]!r}") from error

@@ -120,7 +120,7 @@ class Decoder:
 
     def lay_out(self, spans: Sequence[Span], store: KVStore) -> AttentionLayout:
         """Lay out one step; see :func:`engine.model.attention.build_layout`."""
-        return build_layout(spans, store, self.weights.device)
+        return build_layout(spans, store, self.weights.device, self.config.sliding_window)
 
     def forward(self, batch: Batch, store: KVStore) -> Output:
         """Run one step and write its K and V into ``store``."""

@@ -144,6 +144,7 @@ def packed_model(checkpoint: Checkpoint, kernels: Kernels, workers: int, weights
         vocab=config.vocab_size,
         eps=config.rms_norm_eps,
         block_size=BLOCK_SIZE,
+        window=config.sliding_window or 0,
         embedding=views["embedding"],
         layers=[layer(number) for number in range(config.num_layers)],
         norm=views["norm"],

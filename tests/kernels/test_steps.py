@@ -24,7 +24,7 @@ from engine.model.packing import packed_model
 from engine.settings import BLOCK_SIZE
 from tests.kernels.conftest import EXAMPLES
 from tests.kernels.twins import rounded_decoder
-from tests.model.helpers import save_tiny_llama
+from tests.model.helpers import save_tiny_llama, save_tiny_mistral
 
 SHAPES: dict[str, dict[str, Any]] = {
     "grouped": {},
@@ -32,6 +32,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     "each its own kv head": {"num_key_value_heads": 4, "num_hidden_layers": 2},
     "odd sizes": {"head_dim": 24, "num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 72},
     "long heads": {"head_dim": 96, "num_hidden_layers": 1, "vocab_size": 333},
+    "window within a part": {"sliding_window": 37},
+    "window over parts, odd sizes": {
+        "sliding_window": 100,
+        "head_dim": 24,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 3,
+        "hidden_size": 72,
+    },
     "4 bits": {"weights": "int4"},
     "4 bits, odd sizes": {
         "weights": "int4",
@@ -50,7 +58,8 @@ Pair = tuple[NativeDecoder, Decoder]
 
 
 def make_pair(folder: Path, kernels: Kernels, weights: str = "int8", **shape: Any) -> Pair:
-    save_tiny_llama(folder, seed=3, **shape)
+    save = save_tiny_mistral if "sliding_window" in shape else save_tiny_llama
+    save(folder, seed=3, **shape)
     exact = load_model(str(folder), weights="fp32", device="cpu").decoder
     assert isinstance(exact, Decoder)
     checkpoint = HuggingFaceCheckpoint(folder, "tiny")

@@ -56,8 +56,8 @@ def save_tiny_llama(folder: Path, seed: int = 0, shard_size: str = "5GB", **chan
     return model
 
 
-def save_tiny_mistral(folder: Path, **changes: Any) -> MistralForCausalLM:
-    torch.manual_seed(0)
+def save_tiny_mistral(folder: Path, seed: int = 0, **changes: Any) -> MistralForCausalLM:
+    torch.manual_seed(seed)
     values = {name: value for name, value in tiny_config().to_dict().items() if name not in ("model_type", "head_dim")}
     model = MistralForCausalLM(MistralConfig(**(values | changes))).eval()
     model.save_pretrained(folder)

@@ -49,8 +49,11 @@ def test_greedy_equals_transformers_under_random_chunks_and_batches(tmp_path: Pa
             assert_greedy(reference, request.token_ids[: request.num_prompt_tokens], outputs[request.id])
 
 
-def test_logits_of_chunks_equal_those_of_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reference = save_tiny_llama(tmp_path)
+@pytest.mark.parametrize("window", [None, 1, 48, 150])
+def test_logits_of_chunks_equal_those_of_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int | None
+) -> None:
+    reference = save_tiny_mistral(tmp_path, sliding_window=window)
     runner = Runner(load_model(str(tmp_path), weights="fp32", device="cpu"), num_blocks=40)
     seen: list[torch.Tensor] = []
     inner = runner_module.sample
@@ -70,19 +73,21 @@ def test_logits_of_chunks_equal_those_of_the_whole(tmp_path: Path, monkeypatch: 
             torch.testing.assert_close(seen[0][0], wanted[start + count - 1], rtol=1e-4, atol=2e-4)
 
 
-def test_kv_16_mistral_within_its_window(tmp_path: Path) -> None:
-    reference = save_tiny_mistral(tmp_path, sliding_window=48)
+@pytest.mark.parametrize("window", [1, 16, 48])
+def test_kv_16_greedy_equals_transformers_across_a_sliding_window(tmp_path: Path, window: int) -> None:
+    reference = save_tiny_mistral(tmp_path, sliding_window=window)
     model = load_model(str(tmp_path), weights="fp32", device="cpu")
-    assert model.config.max_positions == 48
-    driver = Driver(Runner(model, num_blocks=8), 8, random.Random(0), 16)
-    prompt = random_prompt(random.Random(2), 30)
-    request = make_request("a", prompt)
-    assert_greedy(reference, prompt, driver.generate([request], 18)["a"])
-    # Not one token beyond the window, where sliding attention would differ.
-    beyond = make_request("b", random_prompt(random.Random(3), 49))
-    beyond.block_ids = [0, 1, 2, 3]
-    result = driver.runner.run(StepPlan(rows=(Row(beyond, 0, 49, True),), num_decodes=0))
-    assert "beyond the 48" in result.failures["b"]
+    assert (model.config.sliding_window, model.config.max_positions) == (window, 512)
+    source = random.Random(window)
+    runner = Runner(model, num_blocks=96)
+    for budget in (1, 7, 64, 256):
+        driver = Driver(runner, 96, source, budget)
+        lengths = [max(1, window - 1), window, window + 1, 2 * window, source.randint(1, 40 if budget == 1 else 180)]
+        requests = [make_request(str(i), random_prompt(source, n)) for i, n in enumerate(lengths)]
+        outputs = driver.generate(requests, 16)
+        assert not driver.failures
+        for request in requests:
+            assert_greedy(reference, request.token_ids[: request.num_prompt_tokens], outputs[request.id])
 
 
 def test_recomputing_after_preemption_changes_nothing(tmp_path: Path) -> None:

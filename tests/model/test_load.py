@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
 from safetensors.torch import load_file, save_file
 from tokenizers import pre_tokenizers
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, MistralConfig
 
 from engine.model import load as load_module
 from engine.model.config import ModelConfig, RopeScaling
@@ -22,7 +22,9 @@ from engine.model.errors import ModelError
 from engine.model.load import find_model, load_model
 from engine.model.machine import choose_device, choose_dtype
 from engine.model.runner import Runner
-from tests.model.helpers import Driver, assert_greedy, make_request, random_prompt, save_tiny_llama
+from tests.model.helpers import Driver, assert_greedy, make_request, random_prompt, save_tiny_llama, save_tiny_mistral
+
+MISTRAL = {"architectures": ["MistralForCausalLM"]}
 
 
 def edit(folder: Path, **changes: Any) -> None:
@@ -102,6 +104,8 @@ def test_missing_misshapen_and_unknown_tensors_are_named(tmp_path: Path) -> None
         ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}}, "yarn"),  # CTX-07
         ({"rope_parameters": ..., "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
+        ({**MISTRAL, "sliding_window": 48, "layer_types": ["sliding_attention", "full_attention"]}, "some layers only"),
+        ({**MISTRAL, "sliding_window": -1}, "sliding_window must be at least 1"),
         ({"num_hidden_layers": ...}, "num_hidden_layers"),
         ({"hidden_size": "wide"}, "cannot be read"),
         ({"num_key_value_heads": 3}, "share"),
@@ -112,6 +116,27 @@ def test_what_the_decoder_would_get_wrong_is_refused(tmp_path: Path, changes: di
     save_tiny_llama(tmp_path)
     edit(tmp_path, **changes)
     assert part in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "window"),
+    [
+        ({"sliding_window": 48}, 48),
+        ({"sliding_window": 48, "layer_types": ["sliding_attention"] * 3}, 48),
+        ({"sliding_window": 511}, 511),
+        ({"sliding_window": 512}, None),  # as long as the trained context
+        ({"sliding_window": None}, None),
+        ({"sliding_window": None, "max_position_embeddings": 8192}, None),
+        ({"sliding_window": ..., "max_position_embeddings": 8192}, MistralConfig().sliding_window),
+        ({"sliding_window": 48, "architectures": ["LlamaForCausalLM"]}, None),  # which knows no windows
+    ],
+)
+def test_the_sliding_window_is_what_the_config_says(
+    tmp_path: Path, changes: dict[str, Any], window: int | None
+) -> None:
+    save_tiny_mistral(tmp_path)
+    edit(tmp_path, **changes)
+    assert find_model(str(tmp_path), weights="fp32", device="cpu").config.sliding_window == window
 
 
 def test_older_names_of_rotary_scaling(tmp_path: Path) -> None:
@@ -193,6 +218,8 @@ def write_gguf(path: Path, reference: Any, kind: GGMLQuantizationType, **fields:
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if getattr(config, "sliding_window", None):
+        writer.add_sliding_window(config.sliding_window)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokens = alphabet + [f"<{i}>" for i in range(config.vocab_size - len(alphabet) - 1)] + ["ab"]
     kinds = [1] * len(alphabet) + [3] * (config.vocab_size - len(alphabet) - 1) + [1]
@@ -250,6 +277,16 @@ def test_gguf_gives_the_model_it_was_made_from(tmp_path: Path, own_cache: Path, 
     driver = Driver(Runner(model, 16), 16, random.Random(0))
     prompt = random_prompt(driver.random, 60, 288)
     assert_greedy(reference, prompt, driver.generate([make_request("a", prompt)], 12)["a"], tie=5e-3)
+
+
+def test_a_gguf_brings_its_sliding_window(tmp_path: Path, own_cache: Path) -> None:
+    reference = save_tiny_mistral(tmp_path / "hf", vocab_size=288, sliding_window=24)
+    write_gguf(tmp_path / "tiny.gguf", reference, GGMLQuantizationType.F32)
+    model = load_model(str(tmp_path / "tiny.gguf"), weights="fp32", device="cpu")
+    assert model.config.sliding_window == 24
+    driver = Driver(Runner(model, 16), 16, random.Random(0))
+    prompt = random_prompt(driver.random, 60, 288)
+    assert_greedy(reference, prompt, driver.generate([make_request("a", prompt)], 12)["a"])
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])

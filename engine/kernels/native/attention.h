@@ -2,7 +2,8 @@
 //
 // Query heads that share the kv head are rows beside each other. Keys are walked in parts that begin at fixed
 // positions, and a row's sums are added in one fixed order, so its result does not depend on how a prompt was cut or
-// what shares the batch. K and V are read as stored.
+// what shares the batch. A part of which a row sees nothing leaves its sums as they are, so it may be walked or not. K
+// and V are read as stored.
 #pragma once
 
 #include "types.h"
@@ -290,13 +291,15 @@ SEPARATE void attend(const Model& model, const Step& step, const Workspace& spac
     // A row of the pool can be read in whole vectors only where it ends with one.
     const bool whole = width % LANES == 0, few = rows <= FEW_ROWS;
     const int64_t row_bytes = width * bytes_of(step.kv_type);
-    const int64_t seen = task.start + task.count;  // keys that the last token sees
+    const int64_t seen = task.start + task.count;  // keys that the last token sees, were there no window
+    const int64_t window = model.window > 0 ? model.window : seen;
+    const int64_t oldest = task.start + 1 > window ? task.start + 1 - window : 0;  // the first key of the first token
     // Where the run of a position begins.
     const auto place_of = [&](int64_t position) {
         const int64_t block = task.kv_head * (int64_t)step.num_blocks + blocks[position / size];
         return block * size + position % size / RUN * RUN;
     };
-    for (int64_t begin = 0; begin < seen; begin += PART) {
+    for (int64_t begin = oldest / PART * PART; begin < seen; begin += PART) {
         const int64_t end = begin + PART < seen ? begin + PART : seen, count = end - begin;
         const int64_t padded = (count + LANES - 1) / LANES * LANES;
         int64_t places[PART / RUN];
@@ -320,14 +323,16 @@ SEPARATE void attend(const Model& model, const Step& step, const Workspace& spac
         const bool scaled = step.kv_type == KV_INT8;
         for (int64_t row = 0; row < rows; ++row) {
             float* line = weights + row * PART;
-            const int64_t visible = task.start + row / shared + 1 - begin;  // keys of this part that the row sees
-            if (visible <= 0) {
+            const int64_t visible = task.start + row / shared + 1 - begin;  // keys of this part up to the row's token
+            const int64_t outside = visible - window;  // of them, those before its window
+            if (visible <= 0 || outside >= PART) {
                 memset(line, 0, PART * 4);
                 continue;
             }
             if (scaled)
                 for (int64_t at = 0; at < padded; at += LANES)
                     store(line + at, load<Floats>(line + at) * load<Floats>(all_keys.scales + places[at / RUN] + at % RUN));
+            for (int64_t key = 0; key < outside; ++key) line[key] = -__builtin_inff();
             for (int64_t key = visible; key < padded; ++key) line[key] = -__builtin_inff();
             Floats top = splat(largest[row]);
             for (int64_t at = 0; at < padded; at += LANES) top = larger(load<Floats>(line + at), top);

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#define SLOTDECK_ABI 3
+#define SLOTDECK_ABI 4
 
 // Weights [columns, depth] in panels of 16 columns. Both counts are padded: columns to 32, depth to 64; padded weights
 // are zero.
@@ -35,6 +35,7 @@ struct Model {
     int32_t hidden, heads, kv_heads, head_dim, inner, vocab, layers, block_size;
     float eps;
     int32_t head_stride;        // head_dim padded to 32
+    int32_t window;             // newest keys that a token sees, its own included; 0: all
     const uint16_t* embedding;  // bf16 [vocab, hidden]
     const float* norm;          // padded to 64, as all norms
     const float* inverse_frequencies;  // [head_dim / 2]
