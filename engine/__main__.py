@@ -109,6 +109,7 @@ def describe_model(source: str, as_json: bool) -> int:
             "head_dim": config.head_dim,
             "vocabulary": config.vocab_size,
             "trained_context": config.max_positions,
+            "sliding_window": config.sliding_window,
             "parameters": config.num_parameters,
             "tied_embeddings": config.tie_embeddings,
             "weights": found.weights,
@@ -121,7 +122,8 @@ def describe_model(source: str, as_json: bool) -> int:
         return OK
     print(f"{config.id}: {config.architecture}, {config.num_parameters:,} parameters, {config.num_layers} layers")
     print(f"  heads {config.num_heads}, KV heads {config.num_kv_heads}, head dim {config.head_dim}")
-    print(f"  trained context {config.max_positions} tokens, vocabulary {config.vocab_size}")
+    window = f", sliding window {config.sliding_window}" if config.sliding_window else ""
+    print(f"  trained context {config.max_positions} tokens{window}, vocabulary {config.vocab_size}")
     print(f"  weights {found.weights} on {found.device}: {human_bytes(found.weight_bytes)}")
     print(f"  KV {human_bytes(per_token)} per token in 16 bit, {human_bytes(2 * per_token)} in fp32")
     for note in found.notes:

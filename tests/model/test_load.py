@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer, MistralConfig
 
+from engine.__main__ import describe_model
 from engine.model import load as load_module
 from engine.model.config import ModelConfig, RopeScaling
 from engine.model.errors import ModelError
@@ -137,6 +138,17 @@ def test_the_sliding_window_is_what_the_config_says(
     save_tiny_mistral(tmp_path)
     edit(tmp_path, **changes)
     assert find_model(str(tmp_path), weights="fp32", device="cpu").config.sliding_window == window
+
+
+def test_model_info_tells_the_sliding_window(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for window in (48, None):
+        save_tiny_mistral(tmp_path, sliding_window=window)
+        assert describe_model(str(tmp_path), as_json=True) == 0
+        assert json.loads(capsys.readouterr().out)["sliding_window"] == window
+        assert describe_model(str(tmp_path), as_json=False) == 0
+        assert ("trained context 512 tokens, sliding window 48, vocabulary 300" in capsys.readouterr().out) == (
+            window == 48
+        )
 
 
 def test_older_names_of_rotary_scaling(tmp_path: Path) -> None:
