@@ -24,8 +24,8 @@ from engine.live_changes import LiveChanges
 from engine.outputs import Deliver, Output, end_of, outputs_of
 from engine.settings import LiveSettings, SettingsError
 from engine.step_runner import StepRunner
-from engine.telemetry.frame import EngineInfo, Frame, LimitInfo
-from engine.telemetry.frames import estimates, look, with_percentiles
+from engine.telemetry.frame import EngineInfo, Frame, Health, LimitInfo
+from engine.telemetry.frames import estimates, frame_of, look
 from engine.telemetry.host import HostProbe
 from engine.telemetry.step_times import StepTimes
 from engine.telemetry.telemetry import Telemetry
@@ -69,7 +69,6 @@ class EngineLoop:
         self._host = HostProbe(self.info.device or "cpu")
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
-        self._started = self.clock()
         self._step_started: float | None = None
         self._faults_in_a_row = 0
         self._fault: str | None = None
@@ -198,8 +197,8 @@ class EngineLoop:
 
     # -- what it tells ---------------------------------------------------------------------------------------
 
-    def health(self) -> tuple[str, str | None]:
-        """``ok``, ``starting``, ``draining`` or ``fault``, with the reason."""
+    def health(self) -> tuple[Health, str | None]:
+        """How it is, with the reason."""
         if self._fault is not None:
             return "fault", self._fault
         started = self._step_started
@@ -219,35 +218,12 @@ class EngineLoop:
         with self._lock:
             seen = look(self._scheduler, pace, (self.bytes_per_token, self.scale_bytes_per_token), now)
             limits = self._live.limits()
-        events, cursor = self.telemetry.events_since(event_cursor)
-        minute, ten_minutes = self.telemetry.windows()
-        generated, prompt = self.telemetry.rates()
         host = self._host.sample(now)
         self.telemetry.requests.see_host(host)
-        frame = Frame(
-            boot_id=self.boot_id,
-            sequence=sequence,
-            time=self.wall(),
-            uptime=now - self._started,
-            health=health,  # type: ignore[arg-type]
-            health_reason=reason,
-            engine=self.info,
-            limits=limits,
-            pool=seen.pool,
-            slots=with_percentiles(seen),
-            running=seen.running,
-            waiting_count=seen.waiting_count,
-            waiting=seen.waiting,
-            counters=self.telemetry.counters(),
-            minute=minute,
-            ten_minutes=ten_minutes,
-            generated_per_second=generated,
-            prompt_per_second=prompt,
-            recent_ttft=tuple(self.telemetry.recent_ttft),
-            host=host,
-            events=events,
-        )
-        return frame, cursor
+        return frame_of(
+            seen, self.telemetry, event_cursor, boot_id=self.boot_id, sequence=sequence, engine=self.info,
+            limits=limits, host=host, health=health, health_reason=reason,
+        )  # fmt: skip
 
     def estimated_wait(self) -> float | None:
         """Seconds until somebody who came now would likely get a slot; ``None`` before anything has finished."""

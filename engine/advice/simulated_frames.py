@@ -7,7 +7,7 @@ from engine.core.events import Event
 from engine.core.request import StepPlan
 from engine.settings import LiveSettings
 from engine.telemetry.frame import EngineInfo, Frame, HostInfo, LimitInfo
-from engine.telemetry.frames import look, with_percentiles
+from engine.telemetry.frames import frame_of, look
 from engine.telemetry.telemetry import Telemetry
 
 FRAME_SECONDS = 1.0
@@ -19,12 +19,11 @@ class FrameMaker(Watcher):
     def __init__(self, info: EngineInfo, start: float, token_bytes: tuple[int, int] = (0, 0)) -> None:
         self.frames: list[Frame] = []
         self._info = info.model_copy(update={"name": "SIMULATED", "url": None, "pid": None})
-        self._start = start
         self._token_bytes = token_bytes
         self._now = 0.0
         self._next = 0.0
         self._cursor = 0
-        self._telemetry = Telemetry(lambda: self._now, lambda: self._start + self._now)
+        self._telemetry = Telemetry(lambda: self._now, lambda: start + self._now)
         self._simulator: Simulator | None = None
 
     def watch(self, simulator: Simulator) -> None:
@@ -67,32 +66,11 @@ class FrameMaker(Watcher):
         self._next = now + FRAME_SECONDS
         scheduler, telemetry = self._simulator.scheduler, self._telemetry
         seen = look(scheduler, telemetry.pace(), self._token_bytes, now)
-        events, self._cursor = telemetry.events_since(self._cursor)
-        minute, ten_minutes = telemetry.windows()
-        generated, prompt = telemetry.rates()
-        self.frames.append(
-            Frame(
-                boot_id="simulated",
-                sequence=len(self.frames) + 1,
-                time=self._start + now,
-                uptime=now,
-                engine=self._info,
-                limits=_limits(scheduler.settings, scheduler.budget_in_force),
-                pool=seen.pool,
-                slots=with_percentiles(seen),
-                running=seen.running,
-                waiting_count=seen.waiting_count,
-                waiting=seen.waiting,
-                counters=telemetry.counters(),
-                minute=minute,
-                ten_minutes=ten_minutes,
-                generated_per_second=generated,
-                prompt_per_second=prompt,
-                recent_ttft=tuple(telemetry.recent_ttft),
-                host=HostInfo(),
-                events=events,
-            )
-        )
+        frame, self._cursor = frame_of(
+            seen, telemetry, self._cursor, boot_id="simulated", sequence=len(self.frames) + 1, engine=self._info,
+            limits=_limits(scheduler.settings, scheduler.budget_in_force), host=HostInfo(),
+        )  # fmt: skip
+        self.frames.append(frame)
 
 
 def _limits(settings: LiveSettings, budget_in_force: int) -> LimitInfo:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 FRAME_VERSION = 1
 
+Health = Literal["ok", "starting", "draining", "fault"]
 SlotState = Literal["idle", "prefill", "decode", "held", "preempted", "swapped"]
 EventKind = Literal[
     "admitted",
@@ -265,7 +266,7 @@ class Frame(Part):
     """Rises by one per frame of this stream; a hole means frames (and their events) were missed."""
     time: float
     uptime: float | None = None
-    health: Literal["ok", "starting", "draining", "fault"] = "ok"
+    health: Health = "ok"
     health_reason: str | None = None
     engine: EngineInfo
     limits: LimitInfo

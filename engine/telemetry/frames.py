@@ -1,4 +1,4 @@
-"""Builds a Frame from the scheduler's state. The caller holds the engine's lock while ``look`` runs, and only then."""
+"""Builds a Frame, of an engine or of a simulation. Only ``look`` needs the engine's lock, and its caller holds it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ from engine.core.request import Request, State
 from engine.core.scheduler import Scheduler
 from engine.settings import BLOCK_SIZE
 from engine.telemetry.estimate import Pace, Running, wait_estimates
-from engine.telemetry.frame import PoolInfo, SlotInfo, SlotState, WaitingInfo
+from engine.telemetry.frame import (
+    EngineInfo,
+    Frame,
+    Health,
+    HostInfo,
+    LimitInfo,
+    PoolInfo,
+    SlotInfo,
+    SlotState,
+    WaitingInfo,
+)
+from engine.telemetry.telemetry import Telemetry
 from engine.telemetry.windows import percentile
 
 GAPS_SHOWN = 24
@@ -84,7 +95,41 @@ def estimates(scheduler: Scheduler, pace: Pace) -> list[float | None]:
     return wait_estimates(running, waiting, slots, pace, whole_batches=whole_batches)
 
 
-def with_percentiles(seen: Look) -> tuple[SlotInfo, ...]:
+def frame_of(
+    seen: Look, telemetry: Telemetry, event_cursor: int, *, boot_id: str, sequence: int, engine: EngineInfo,
+    limits: LimitInfo, host: HostInfo, health: Health = "ok", health_reason: str | None = None,
+) -> tuple[Frame, int]:  # fmt: skip
+    """What was seen and counted as one picture, with the events after ``event_cursor``; and the new cursor."""
+    events, cursor = telemetry.events_since(event_cursor)
+    minute, ten_minutes = telemetry.windows()
+    generated, prompt = telemetry.rates()
+    frame = Frame(
+        boot_id=boot_id,
+        sequence=sequence,
+        time=telemetry.wall(),
+        uptime=telemetry.uptime,
+        health=health,
+        health_reason=health_reason,
+        engine=engine,
+        limits=limits,
+        pool=seen.pool,
+        slots=_with_percentiles(seen),
+        running=seen.running,
+        waiting_count=seen.waiting_count,
+        waiting=seen.waiting,
+        counters=telemetry.counters(),
+        minute=minute,
+        ten_minutes=ten_minutes,
+        generated_per_second=generated,
+        prompt_per_second=prompt,
+        recent_ttft=tuple(telemetry.recent_ttft),
+        host=host,
+        events=events,
+    )
+    return frame, cursor
+
+
+def _with_percentiles(seen: Look) -> tuple[SlotInfo, ...]:
     """The slots with each request's own ITL p95 filled in."""
     return tuple(
         slot.model_copy(update={"itl_p95": percentile(seen.gaps[slot.request_id], 95)}) if slot.request_id else slot

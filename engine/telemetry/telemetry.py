@@ -46,7 +46,7 @@ class Telemetry:
     """
 
     def __init__(self, clock: Callable[[], float], wall: Callable[[], float]) -> None:
-        self._clock, self._wall = clock, wall
+        self._clock, self.wall = clock, wall
         self._lock = threading.Lock()
         self._counts: dict[str, Any] = dict.fromkeys(CounterInfo.model_fields, 0)
         self._events: deque[FrameEvent] = deque(maxlen=EVENTS_KEPT)
@@ -111,7 +111,7 @@ class Telemetry:
     def log(self, kind: Any, text: str, **fields: Any) -> None:
         """Append one event; ``text`` holds no client text but the user's label."""
         with self._lock:
-            self._events.append(FrameEvent(time=self._wall(), kind=kind, text=text, **fields))
+            self._events.append(FrameEvent(time=self.wall(), kind=kind, text=text, **fields))
             self.event_cursor += 1
         if kind == "setting_changed":
             self.requests.see_change(text)
@@ -144,7 +144,7 @@ class Telemetry:
             self._OBSERVERS[event.kind](self, event)
             self.requests.see_event(event)
             if self.on_ended is not None and event.kind in _ENDS:
-                self.on_ended(event, self._wall())
+                self.on_ended(event, self.wall())
 
     def _log(self, event: Event, text: str) -> None:
         request = event.request
@@ -232,6 +232,11 @@ class Telemetry:
     }
 
     # -- to frames and metrics ------------------------------------------------------------------------------
+
+    @property
+    def uptime(self) -> float:
+        """Seconds since the engine was made."""
+        return self._clock() - self._started
 
     def counters(self) -> CounterInfo:
         with self._lock:
