@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from console.demo.result import Result
 from console.demo.sentences import comparison
 from console.demo.state import DemoState, Sample
 from console.widgets import formats
 from console.widgets.cells import Line, Span, blank, clean, exact, left, right, wrap
 from console.widgets.glyphs import progress
-from console.widgets.plot import column_rows, linear, nice_top
+from console.widgets.plot import Metric, column_rows, linear
 
 LABEL_CELLS = 11
 PLOT_ROWS = 2
 NAME_CELLS = 16
 BAR_CELLS = 20
 
-
-@dataclass(frozen=True)
-class _Metric:
-    name: str
-    value: Callable[[Sample], float | None]
-    form: Callable[[float | None], str]
-    style: str
-
-
-METRICS = (
-    _Metric("tok/s", lambda sample: sample.tokens, formats.rate, "decode"),
-    _Metric("TTFT", lambda sample: sample.ttft, formats.seconds, "prefill"),
-    _Metric("ITL", lambda sample: sample.gap, formats.gap, "live"),
+METRICS: tuple[Metric[Sample], ...] = (
+    Metric("tok/s", lambda sample: sample.tokens, formats.rate, "decode"),
+    Metric("TTFT", lambda sample: sample.ttft, formats.seconds, "prefill"),
+    Metric("ITL", lambda sample: sample.gap, formats.gap, "live"),
 )
 
 
@@ -67,7 +55,8 @@ def plot_block(state: DemoState, shown: int, cells: int, height: int = PLOT_ROWS
     members = next((rows for _, rows in groups(state) if shown in rows), [shown])
     number = len(members)
     size = (cells - (number - 1)) // number
-    tops = [nice_top(max(_values(state, members, metric), default=0.0)) for metric in METRICS]
+    samples = [sample for index in members for sample in state.samples[index]]
+    tops = [metric.top(max(metric.known(samples), default=0.0)) for metric in METRICS]
     columns = [_column(state, index, size, tops, height) for index in members]
     lines = []
     for parts in zip(*columns, strict=True):
@@ -77,11 +66,6 @@ def plot_block(state: DemoState, shown: int, cells: int, height: int = PLOT_ROWS
             spans += part
         lines.append(exact(spans, cells))
     return lines
-
-
-def _values(state: DemoState, members: list[int], metric: _Metric) -> list[float]:
-    samples = (sample for index in members for sample in state.samples[index])
-    return [value for sample in samples if (value := metric.value(sample)) is not None]
 
 
 def _column(state: DemoState, index: int, size: int, tops: list[float], height: int) -> list[Line]:

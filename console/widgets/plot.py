@@ -3,9 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from console.widgets.glyphs import SPARK
+
+SampleT = TypeVar("SampleT")
+
+
+@dataclass(frozen=True)
+class Metric(Generic[SampleT]):
+    """What one plot shows of each sample, and how."""
+
+    name: str
+    value: Callable[[SampleT], float | None]
+    form: Callable[[float | None], str]
+    style: str
+    most: float | None = None
+    """Fixed end of the scale."""
+
+    def known(self, samples: Iterable[SampleT]) -> list[float]:
+        """The values of those that have one."""
+        return [value for sample in samples if (value := self.value(sample)) is not None]
+
+    def top(self, largest: float) -> float:
+        """End of a scale that has room for ``largest``."""
+        return self.most or nice_top(largest)
 
 
 def column_rows(levels: Sequence[float | None], rows: int) -> list[str]:

@@ -6,30 +6,18 @@ Composed once a second: the lines of a trace are kept until there is another one
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 from console.trace import Second, Trace
 from console.widgets import formats
 from console.widgets.cells import UNKNOWN, Line, Span, blank, exact, left
-from console.widgets.plot import column_rows, linear, nice_top
+from console.widgets.plot import Metric, column_rows, linear
 
 LABEL_CELLS = 16
 SPANS = (60, 120, 300, 600)
 """Seconds that the plots may show: the shortest that holds all that is known."""
 MOST_ROWS = 4
 """Of one plot."""
-
-
-@dataclass(frozen=True)
-class _Metric:
-    name: str
-    value: Callable[[Second], float | None]
-    form: Callable[[float | None], str]
-    style: str
-    top: float | None = None
-    """Fixed end of the scale."""
 
 
 def _percent(value: float | None) -> str:
@@ -41,12 +29,12 @@ def _moved(value: float | None) -> str:
     return text if text in ("0", UNKNOWN) else f"{text}/s"
 
 
-METRICS = (
-    _Metric("TTFT p95", lambda second: second.ttft_p95, formats.seconds, "prefill"),
-    _Metric("ITL p95", lambda second: second.itl_p95, formats.gap, "decode"),
-    _Metric("tok/s", lambda second: second.generated, formats.rate, "decode"),
-    _Metric("KV live", lambda second: second.pool_share, _percent, "live", 1.0),
-    _Metric("OS swap", lambda second: second.os_swap, _moved, "critical"),
+METRICS: tuple[Metric[Second], ...] = (
+    Metric("TTFT p95", lambda second: second.ttft_p95, formats.seconds, "prefill"),
+    Metric("ITL p95", lambda second: second.itl_p95, formats.gap, "decode"),
+    Metric("tok/s", lambda second: second.generated, formats.rate, "decode"),
+    Metric("KV live", lambda second: second.pool_share, _percent, "live", 1.0),
+    Metric("OS swap", lambda second: second.os_swap, _moved, "critical"),
 )
 
 
@@ -108,14 +96,11 @@ def _bins(trace: Trace, now: float, span: int, columns: int) -> list[list[Second
     return bins
 
 
-def _plot(metric: _Metric, bins: list[list[Second]], marked: list[bool], cells: int, rows: int) -> list[Line]:
-    values: list[float | None] = []
-    for found in bins:
-        known = [value for second in found if (value := metric.value(second)) is not None]
-        values.append(max(known) if known else None)
+def _plot(metric: Metric[Second], bins: list[list[Second]], marked: list[bool], cells: int, rows: int) -> list[Line]:
+    values = [max(metric.known(found), default=None) for found in bins]
     newest = next((value for found in reversed(bins) if found for value in [metric.value(found[-1])]), None)
     largest = max((value for value in values if value is not None), default=0.0)
-    top = metric.top or nice_top(largest)
+    top = metric.top(largest)
     labels: list[list[Span]] = [
         [(f" {left(metric.name, 9)}", "label"), (f"{metric.form(newest):>6}", "label" if newest is None else "value")]
     ]
