@@ -1,6 +1,7 @@
-"""`python -m console.demo --socket PATH …`: what the Demo screen starts. Events as JSON lines on stdout.
+"""`python -m console.demo SOCKET FOLDER WANTED`: what the Demo screen starts. Events as JSON lines on stdout.
 
-It ends when stdin closes, so also when the console dies, and gives the settings back first.
+FOLDER is for the reports and the recording, WANTED a :class:`Wanted` as JSON. It ends when stdin closes, so also when
+the console dies, and gives the settings back first.
 """
 
 from __future__ import annotations
@@ -10,44 +11,16 @@ import json
 import sys
 from pathlib import Path
 
-import typer
+from pydantic import TypeAdapter
 
-from console.demo.command import (
-    ALL_KINDS,
-    ALL_MODES,
-    ALL_USERS,
-    KindsOption,
-    ModesOption,
-    SceneOption,
-    SecondsOption,
-    SeedOption,
-    UsersOption,
-)
 from console.demo.perform import perform
-from console.demo.rows import SECONDS
+from console.demo.rows import SEED
 from console.demo.state import Event
-from console.demo.wanted import Wanted, parse
-from console.load.command import SocketOption
-from engine.paths import default_socket
+from console.demo.wanted import Wanted
 
 
-def main(
-    *,
-    socket: SocketOption = None,
-    output: Path | None = None,
-    users: UsersOption = ALL_USERS,
-    kinds: KindsOption = ALL_KINDS,
-    modes: ModesOption = ALL_MODES,
-    seconds: SecondsOption = SECONDS,
-    scene: SceneOption = None,
-    seed: SeedOption = 1,
-) -> None:
+async def demo(socket: Path, folder: Path, wanted: Wanted) -> None:
     """See the module."""
-    wanted = parse(users, kinds, modes, seconds, scene or [])
-    asyncio.run(_run(socket or default_socket(), wanted, output, seed))
-
-
-async def _run(socket: Path, wanted: Wanted, output: Path | None, seed: int) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
@@ -65,9 +38,9 @@ async def _run(socket: Path, wanted: Wanted, output: Path | None, seed: int) -> 
         except BrokenPipeError:
             stop.set()
 
-    await perform(socket, wanted, seed=seed, tell=tell, folder=output, stop=stop)
+    await perform(socket, wanted, seed=SEED, tell=tell, folder=folder, stop=stop)
     watching.cancel()
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    asyncio.run(demo(Path(sys.argv[1]), Path(sys.argv[2]), TypeAdapter(Wanted).validate_json(sys.argv[3])))

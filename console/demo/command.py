@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from console.cli.exits import FAILED, USAGE, fail, say
-from console.demo.rows import MODES, SECONDS, USERS, in_words
+from console.demo.rows import MODES, SECONDS, SEED, USERS, in_words
 from console.demo.scenes import SCENES
 from console.demo.wanted import DEFAULT_WHO, Wanted, parse
 from console.load.command import SocketOption
@@ -55,7 +55,7 @@ def demo(
     modes: ModesOption = ALL_MODES,
     seconds: SecondsOption = SECONDS,
     scene: SceneOption = None,
-    seed: SeedOption = 1,
+    seed: SeedOption = SEED,
     output: Annotated[
         Path | None,
         typer.Option("--output", help="folder for report.txt, .json, .svg and recording.ndjson.gz", show_default=False),

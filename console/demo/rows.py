@@ -17,6 +17,8 @@ KINDS: dict[Who, Kind] = {"human": "chat", "agent": "agent", "document": "docume
 USERS = (2, 5, 20)
 MOST_USERS = 100
 SECONDS = 20.0
+SEED = 1
+"""Whose people come, unless others are asked for."""
 SWITCH_SECONDS = 2.0
 """About what passes between two rows."""
 

@@ -1,4 +1,4 @@
-"""What is to be shown, as the command line and the Demo screen say it to the process that runs it."""
+"""What is to be shown: from the flags of the command line, or from the Demo screen."""
 
 from __future__ import annotations
 
@@ -31,15 +31,6 @@ class Wanted:
     def expected(self) -> list[Row]:
         """As many rows, as long, without an engine to ask: a scene's settings decide its lengths alone."""
         return self.rows(USUAL, None)
-
-    def arguments(self) -> list[str]:
-        """The flags that say the same."""
-        if self.scenes:
-            return [part for name in self.scenes for part in ("--scene", name)]
-        return [
-            *("--users", ",".join(map(str, self.users)), "--kinds", ",".join(self.who)),
-            *("--modes", ",".join(self.modes), "--seconds", f"{self.seconds:g}"),
-        ]
 
 
 def parse(users: str, kinds: str, modes: str, seconds: float, scenes: list[str]) -> Wanted:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 
@@ -62,11 +63,11 @@ class DemoProcess:
 
     def _start(self, wanted: Wanted, folder: Path) -> subprocess.Popen[bytes]:
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-P", "-m", "console.demo", "--socket", str(self._socket), "--output", str(folder)]
+        command = [sys.executable, "-P", "-m", "console.demo", str(self._socket), str(folder)]
         with self.log.open("wb") as log:
             # A session of its own: ctrl+c and ctrl+z in the terminal are meant for the console.
             return subprocess.Popen(
-                [*command, *wanted.arguments()], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                [*command, json.dumps(asdict(wanted))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
 

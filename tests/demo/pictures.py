@@ -28,7 +28,8 @@ from tests.screenshots import PICTURES, RECORDINGS, SIZES, monospaced
 
 PATH = RECORDINGS / "demo.json.gz"
 WANTED = Wanted(who=("agent",), seconds=10)
-SEED = 1
+COMMAND = "slotdeck demo --users 2,5,20 --kinds agent --modes serial,static,continuous --seconds 10 --seed 1"
+"""What records the same."""
 SHOWN = 5
 """Row that is selected in the picture: five agents, continuous."""
 
@@ -36,7 +37,7 @@ SHOWN = 5
 def record() -> None:
     """Run the demonstration and keep what it told."""
     with RealEngine(port=8000) as engine, tempfile.TemporaryDirectory() as name:
-        asyncio.run(perform(engine.socket, WANTED, seed=SEED, tell=lambda _event: None, folder=Path(name)))
+        asyncio.run(perform(engine.socket, WANTED, seed=1, tell=lambda _event: None, folder=Path(name)))
         keep(Path(name))
 
 
@@ -87,7 +88,7 @@ def main() -> None:
     manifest = json.loads(file.read_text("utf-8"))
     manifest["scenes"]["demo"] = {
         "model": report["engine"]["model"],
-        "command": " ".join(["slotdeck demo", *WANTED.arguments(), "--seed", str(SEED)]),
+        "command": COMMAND,
         "recording": f"tests/recordings/{PATH.name}",
         "sha256": hashlib.sha256(PATH.read_bytes()).hexdigest(),
     }

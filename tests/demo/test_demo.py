@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from console.cli.main import app
 from console.demo.perform import perform
+from console.demo.scenes import SCENES
 from console.demo.state import DemoState, Event
 from console.demo.wanted import Wanted, parse
 from console.sources.recording import read_frames
@@ -143,12 +145,11 @@ def test_it_is_ended_early_and_keeps_what_it_has(server: RunningServer, tmp_path
 
 
 @pytest.mark.parametrize("end", ["kill -9", "stdin closed"])
-def test_the_settings_come_back_when_its_process_dies(server: RunningServer, end: str) -> None:
+def test_the_settings_come_back_when_its_process_dies(server: RunningServer, tmp_path: Path, end: str) -> None:
     before = settings(server)
-    command = [sys.executable, "-P", "-m", "console.demo", "--socket", str(server.settings.socket)]
-    with subprocess.Popen(
-        [*command, "--scene", "blocked"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    wanted = json.dumps(asdict(Wanted(scenes=("blocked",))))
+    command = [sys.executable, "-P", "-m", "console.demo", str(server.settings.socket), str(tmp_path / "out"), wanted]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         for line in process.stdout:
@@ -206,9 +207,7 @@ def test_wrong_use_is_one_sentence(arguments: list[str], words: str) -> None:
 
 
 def test_the_flags_say_what_is_wanted() -> None:
-    for wanted in (Wanted(), Wanted((5,), ("document",), ("static",), 7.5), Wanted(scenes=("pool", "stutter"))):
-        flags = wanted.arguments()
-        given: dict[str, Any] = {"users": "2,5,20", "kinds": "human,agent", "modes": "serial,static,continuous"}
-        given |= {name[2:]: value for name, value in zip(flags[::2], flags[1::2], strict=True) if name != "--scene"}
-        scenes = [value for name, value in zip(flags[::2], flags[1::2], strict=True) if name == "--scene"]
-        assert parse(given["users"], given["kinds"], given["modes"], float(given.get("seconds", 20)), scenes) == wanted
+    assert parse("2, 5,20", "human,agent", "serial,static,continuous", 20.0, []) == Wanted()
+    assert parse("5", "document", "static,static", 7.5, []) == Wanted((5,), ("document",), ("static",), 7.5)
+    assert parse("2", "agent", "serial", 20.0, ["pool", "stutter", "pool"]).scenes == ("pool", "stutter")
+    assert parse("2", "agent", "serial", 20.0, ["all"]).scenes == tuple(SCENES)
