@@ -1,7 +1,8 @@
 """``python -m engine``: the engine process. ``serve`` runs it, ``model`` fetches and describes models, ``measure``
 measures steps for a speed card.
 
-Exit codes: 0 ended well, 1 failed, 2 a bad setting or argument, 3 port or socket in use, 70 a step was wedged.
+Exit codes: 0 ended well, 1 failed, 2 a bad setting or argument (a model or device that is not there is one), 3 port or
+socket in use, 70 a step was wedged.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 from engine.settings import SettingsError, StartSettings, load_settings
 
-OK, FAILED, USAGE = 0, 1, 2
+OK, USAGE = 0, 2
 log = logging.getLogger("slotdeck.engine")
 
 
@@ -62,15 +63,12 @@ def serve(settings: StartSettings) -> int:
                 )
             finally:
                 engine.loop.stop()
-    except ListenError as error:
-        say(str(error))
-        return error.exit_code
     except SettingsError as error:
         say(str(error))
         return USAGE
-    except ModelError as error:
+    except (ListenError, ModelError) as error:
         say(str(error))
-        return FAILED
+        return error.exit_code
 
 
 def fetch_model() -> int:
@@ -82,7 +80,7 @@ def fetch_model() -> int:
         print(embedded_model_path())
     except ModelError as error:
         say(str(error))
-        return FAILED
+        return error.exit_code
     return OK
 
 
@@ -95,7 +93,7 @@ def describe_model(source: str, as_json: bool) -> int:
         found = find_model(source)
     except ModelError as error:
         say(str(error))
-        return FAILED
+        return error.exit_code
     config = found.config
     per_token = config.kv_bytes_per_token(2)
     if as_json:
@@ -140,7 +138,7 @@ def measure_steps(settings: StartSettings) -> int:
         print(json.dumps(measure(settings, lambda text: print(f"slotdeck: {text}", file=sys.stderr, flush=True))))
     except ModelError as error:
         print(f"slotdeck: {error}", file=sys.stderr)
-        return FAILED
+        return error.exit_code
     return OK
 
 

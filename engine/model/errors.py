@@ -4,7 +4,18 @@ from __future__ import annotations
 
 
 class ModelError(ValueError):
-    """A model cannot be found, read or held in memory. The message is one paragraph for the admin."""
+    """A model cannot be found, read or held in memory. The message is one paragraph for the admin.
+
+    ``exit_code`` is that of a process that ends for it.
+    """
+
+    exit_code = 1
+
+
+class UsageError(ModelError):
+    """The admin asked for what is not there: a model, a device, a type of weights. Nothing is broken."""
+
+    exit_code = 2
 
 
 def human_bytes(count: float) -> str:

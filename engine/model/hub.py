@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.model.checkpoint import missing_files
-from engine.model.errors import ModelError
+from engine.model.errors import ModelError, UsageError
 
 _PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 
@@ -13,7 +13,7 @@ _PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 def hub_folder(id: str) -> Path:
     """The snapshot of ``id``. The network is used only when the local cache lacks a file of it.
 
-    Raises ModelError that says what to do: gated, no such model, offline, no network.
+    Raises UsageError for no such model; ModelError that says what to do: gated, offline, no network.
     """
     # The import takes a moment and is of no use to local models.
     from huggingface_hub import snapshot_download
@@ -33,7 +33,7 @@ def hub_folder(id: str) -> Path:
     except (LocalEntryNotFoundError, ModelError):
         pass  # not cached, or in part: fetched below
     except HFValidationError as error:
-        raise ModelError(f"{id!r} is not a hub id: {error}") from error
+        raise UsageError(f"{id!r} is not a hub id: {error}") from error
     try:
         return Path(snapshot_download(id, allow_patterns=_PATTERNS))
     except GatedRepoError as error:
@@ -42,7 +42,7 @@ def hub_folder(id: str) -> Path:
             " HF_TOKEN) and start again. Once downloaded it needs neither."
         ) from error
     except RepositoryNotFoundError as error:
-        raise ModelError(
+        raise UsageError(
             f"there is no model {id} on the hub, or it is private: check the name, or run `hf auth login` with an"
             " account that may read it."
         ) from error

@@ -21,7 +21,7 @@ from engine.model.attention import Span
 from engine.model.checkpoint import Checkpoint, HuggingFaceCheckpoint, check_tensors
 from engine.model.config import ModelConfig
 from engine.model.decoder import Batch, Decoder, DecoderWeights, LayerWeights, StepDecoder, inverse_frequencies
-from engine.model.errors import ModelError, human_bytes
+from engine.model.errors import ModelError, UsageError, human_bytes
 from engine.model.fetch import EMBEDDED_ID, embedded_model_path
 from engine.model.gguf_file import GGUFCheckpoint
 from engine.model.gguf_tokenizer import tokenizer_folder
@@ -153,7 +153,7 @@ def find_model(source: str, *, weights: str = "auto", device: str = "auto") -> M
     ``source``: "smollm2" (embedded, fetched on first use), a .gguf file, a folder with config.json and safetensors, or
     a hub id ("org/name"). ``weights``: "auto", "int8", "int4", "fp32",
     "bf16". ``device``: "auto", "cpu", "cuda", "cuda:N".
-    Raises ModelError: not found, damaged, incomplete, of an unsupported family, no such device.
+    Raises UsageError: not found, no such device. ModelError: damaged, incomplete, of an unsupported family.
     """
     place = choose_device(device)
     checkpoint, folder = _open(source)
@@ -183,12 +183,12 @@ def _open(source: str) -> tuple[Checkpoint, Path]:
         return HuggingFaceCheckpoint(path, path.resolve().name), path
     if path.is_file():
         if path.suffix.lower() != ".gguf":
-            raise ModelError(
+            raise UsageError(
                 f"{path} is not a .gguf file; for safetensors, point --model at the folder that holds them."
             )
         return _open_gguf(path, path.stem)
     if path.suffix.lower() == ".gguf" or not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", source):
-        raise ModelError(
+        raise UsageError(
             f"no model at {source!r}: --model takes {EMBEDDED} (embedded), a folder with config.json and safetensors,"
             " a .gguf file, or a hub id like org/name."
         )

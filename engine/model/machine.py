@@ -9,33 +9,33 @@ from pathlib import Path
 import psutil
 import torch
 
-from engine.model.errors import ModelError
+from engine.model.errors import UsageError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """Types of weights by the name they have in the settings."""
 
 
 def choose_device(name: str) -> torch.device:
-    """ "auto", "cpu", "cuda" or "cuda:N" to a device that exists. Raises ModelError otherwise."""
+    """ "auto", "cpu", "cuda" or "cuda:N" to a device that exists. Raises UsageError otherwise."""
     if name == "auto":
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     if name == "cpu":
         return torch.device("cpu")
     kind, _, number = name.partition(":")
     if kind != "cuda" or (number and not number.isdecimal()) or name.endswith(":"):
-        raise ModelError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N")
+        raise UsageError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     index = int(number or 0)
     if index >= count:
         found = f"{count} CUDA devices" if count else "no CUDA device (or a CPU build of torch)"
-        raise ModelError(f"device {name!r} is not there: torch finds {found}. Use --device auto or cpu.")
+        raise UsageError(f"device {name!r} is not there: torch finds {found}. Use --device auto or cpu.")
     return torch.device("cuda", index)
 
 
 def choose_dtype(name: str, device: torch.device) -> tuple[str, str]:
     """Type of weights for torch, "fp32" or "bf16", and one sentence that says why. ``name`` may be "auto"."""
     if name not in ("auto", *DTYPES):
-        raise ModelError(f"unknown type of weights {name!r}: use auto, int8, int4, {' or '.join(DTYPES)}")
+        raise UsageError(f"unknown type of weights {name!r}: use auto, int8, int4, {' or '.join(DTYPES)}")
     if name != "auto":
         return name, f"Weights are {name}, as asked."
     if device.type == "cuda":

@@ -18,7 +18,7 @@ from engine.kernels.library import Kernels, PackedModel, Pool, StepArrays
 from engine.model.attention import Span
 from engine.model.config import ModelConfig
 from engine.model.decoder import Batch, Output
-from engine.model.errors import ModelError
+from engine.model.errors import UsageError
 from engine.model.kv_store import KVStore
 from engine.model.machine import DTYPES, choose_dtype, physical_cores
 from engine.model.packing import BITS
@@ -142,10 +142,10 @@ def choose_weights(name: str, device: torch.device, in_four_bits: bool = False) 
 
     ``name`` may be "auto": the fastest of those that answer as well as fp32; ``in_four_bits`` says that int4 does,
     since the model comes on its grid. Where the kernels cannot be had, torch computes in its own best type, and the
-    sentence says so. Raises ModelError for another name, and for int8 and int4 on a GPU.
+    sentence says so. Raises UsageError for another name, and for int8 and int4 on a GPU.
     """
     if name in BITS and device.type != "cpu":
-        raise ModelError(f"{name} weights are computed on the CPU only; on {device} use --weights bf16 or fp32.")
+        raise UsageError(f"{name} weights are computed on the CPU only; on {device} use --weights bf16 or fp32.")
     if name not in ("auto", *BITS) or device.type != "cpu":
         return (*choose_dtype(name, device), None)
     torch_type, torch_reason = choose_dtype("auto", device)

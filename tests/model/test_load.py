@@ -16,13 +16,14 @@ from safetensors.torch import load_file, save_file
 from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer, MistralConfig
 
-from engine.__main__ import describe_model
+from engine.__main__ import describe_model, measure_steps, serve
 from engine.model import load as load_module
 from engine.model.config import ModelConfig, RopeScaling
-from engine.model.errors import ModelError
+from engine.model.errors import ModelError, UsageError
 from engine.model.load import find_model, load_model
 from engine.model.machine import choose_device, choose_dtype
 from engine.model.runner import Runner
+from engine.settings import StartSettings
 from tests.model.helpers import Driver, assert_greedy, make_request, random_prompt, save_tiny_llama, save_tiny_mistral
 
 MISTRAL = {"architectures": ["MistralForCausalLM"]}
@@ -177,6 +178,19 @@ def test_sources_that_are_not_there_or_not_a_model(tmp_path: Path) -> None:
     assert "damaged" in refusal(tmp_path / "cut")
 
 
+def test_what_is_not_there_is_a_usage_error_and_what_is_broken_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert describe_model(str(tmp_path / "nowhere.gguf"), as_json=False) == 2
+    assert measure_steps(StartSettings(model=str(tmp_path), device="cuda:99")) == 2
+    assert serve(StartSettings(model=str(tmp_path / "nowhere"), socket=tmp_path / "socket", port=0)) == 2
+    (tmp_path / "broken.gguf").write_bytes(b"hello, I am no model")
+    assert describe_model(str(tmp_path / "broken.gguf"), as_json=False) == 1
+    output = capsys.readouterr()
+    assert output.out.count("no model at") == 2
+    assert "'cuda:99' is not there" in output.err
+
+
 def test_a_hub_id_offline_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # MOD-04
     from huggingface_hub import constants
 
@@ -209,7 +223,7 @@ def test_num_03_weights_that_give_nan_at_once_are_refused(tmp_path: Path) -> Non
 def test_device_and_type_are_chosen_with_a_reason() -> None:
     assert choose_device("cpu").type == "cpu"
     for wrong in ("gpu", "cuda:", "cuda:x", "cuda:99"):
-        with pytest.raises(ModelError, match=r"cuda|CUDA"):
+        with pytest.raises(UsageError, match=r"cuda|CUDA"):
             choose_device(wrong)
     name, reason = choose_dtype("auto", torch.device("cpu"))
     assert name in ("fp32", "bf16")
