@@ -101,7 +101,7 @@ class PoolMemory:
         if isinstance(size, int):
             return size
         wanted = int(self.free * size) if isinstance(size, float) else bytes_in(size) or 0
-        return min(kv_tokens_that_fit(wanted, self.per_token), MOST_KV_TOKENS)
+        return kv_tokens_that_fit(wanted, self.per_token)
 
     @property
     def most_tokens(self) -> int:
@@ -111,7 +111,7 @@ class PoolMemory:
     @property
     def gpu_tokens(self) -> int:
         """Tokens of the pool that GPU_SHARE of all memory leaves room for."""
-        return min(kv_tokens_that_fit(int(self.free - (1 - GPU_SHARE) * self.total), self.per_token), MOST_KV_TOKENS)
+        return kv_tokens_that_fit(int(self.free - (1 - GPU_SHARE) * self.total), self.per_token)
 
 
 def choose_limits(
@@ -129,20 +129,22 @@ def choose_limits(
         )
     slots = settings.slots or LiveSettings().slots
     if settings.kv_tokens is not None:
-        pool_tokens, chosen = memory.tokens(settings.kv_tokens), f"{SETTINGS['kv_tokens'].flag} {settings.kv_tokens}"
+        pool_tokens = memory.tokens(settings.kv_tokens)
+        chosen = f"{SETTINGS['kv_tokens'].flag} {settings.kv_tokens}"
     elif device == "cuda":
         pool_tokens, chosen = memory.gpu_tokens, f"the KV pool that {GPU_SHARE} of the GPU's memory leaves room for"
     else:
         pool_tokens, chosen = slots * context, "the KV pool"
+    if not isinstance(settings.kv_tokens, int):
+        chosen += f" ({pool_tokens} tokens)"
     if pool_tokens < context:
-        meaning = "" if isinstance(settings.kv_tokens, int) else f" ({pool_tokens} tokens)"
         raise SettingsError(
-            f"{chosen}{meaning} cannot hold one request of {context} tokens: "
+            f"{chosen} cannot hold one request of {context} tokens: "
             f"raise {SETTINGS['kv_tokens'].flag} to at least {context}, or lower {SETTINGS['context'].flag}"
         )
-    num_blocks = blocks_for(pool_tokens)
+    num_blocks = blocks_for(min(pool_tokens, MOST_KV_TOKENS))
     if num_blocks * BLOCK_SIZE > memory.most_tokens:
-        raise SettingsError(_does_not_fit(settings, slots, context, num_blocks * BLOCK_SIZE, memory))
+        raise SettingsError(f"{chosen} {_does_not_fit(settings, slots, context, pool_tokens, memory)}")
     live = LiveSettings(
         slots=slots,
         context=context,
@@ -163,7 +165,7 @@ def _does_not_fit(settings: StartSettings, slots: int, context: int, pool_tokens
     """What the pool takes, what is there, and the largest settings that fit."""
     most, least = memory.most_tokens, int(SETTINGS["context"].minimum or 0)
     text = (
-        f"a KV pool of {pool_tokens} tokens takes {human_bytes(pool_tokens * memory.per_token)} "
+        f"takes {human_bytes(pool_tokens * memory.per_token)} "
         f"({human_bytes(memory.per_token)} per token), but only {human_bytes(max(0, memory.free))} are left beside the "
         "weights: "
     )

@@ -92,6 +92,21 @@ def test_mod_07_a_pool_beyond_the_memory_is_refused_with_the_largest_that_fits(
         blocks(**settings)
 
 
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        ({"kv_tokens": 50_000}, "--kv-tokens 50000 takes 7.37 GB"),
+        ({"kv_tokens": "900GB"}, "--kv-tokens 900GB (6103504 tokens) takes 900 GB"),
+        ({"kv_tokens": "900000GB"}, "--kv-tokens 900000GB (6103515616 tokens) takes 900 TB"),
+        ({"slots": 32}, "the KV pool (65536 tokens) takes 9.66 GB"),
+    ],
+)
+def test_a_refusal_says_what_was_asked_for(settings: dict[str, Any], asked: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        blocks(**settings)
+    assert str(refused.value).startswith(f"{asked} (147 kB per token), but only 6 GB are left")
+
+
 def test_mod_07_what_cannot_be_is_refused_before_the_weights_are_read(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +115,7 @@ def test_mod_07_what_cannot_be_is_refused_before_the_weights_are_read(
     monkeypatch.setattr(engine.start, "load", lambda found: pytest.fail("the weights were read"))
     said: list[str] = []
     for wanted, message in (
-        ({"slots": 256, "context": 512, "free": 30_000_000}, r"a KV pool of 131072 tokens takes .* set --context"),
+        ({"slots": 256, "context": 512, "free": 30_000_000}, r"the KV pool \(131072 tokens\) takes .* set --context"),
         ({"context": 100_000}, "more than this model was trained for: at most 512"),
         ({"kv_tokens": 64, "context": 512}, "--kv-tokens 64 cannot hold one request of 512 tokens"),
     ):
