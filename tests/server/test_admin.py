@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -91,25 +92,32 @@ def test_frame_stream_goes_on_after_the_events_that_were_seen(server: RunningSer
     assert (refused.status_code, refused.json()["error"]["param"]) == (422, "events_after")
 
 
-def test_invalid_requests_are_counted_and_said_without_any_text_of_the_client(server: RunningServer) -> None:
-    with server.admin.stream("GET", "/admin/stream?rate=10") as response:
+@pytest.fixture
+def unrefused(tokenizer: Path, tmp_path: Path) -> Iterator[RunningServer]:
+    """A server of its own: of one client it says once a minute what was refused."""
+    with running(tokenizer, tmp_path) as server:
+        yield server
+
+
+def test_invalid_requests_are_counted_and_said_without_any_text_of_the_client(unrefused: RunningServer) -> None:
+    with unrefused.admin.stream("GET", "/admin/stream?rate=10") as response:
         lines = response.iter_lines()
         next(lines)
-        assert server.chat("secret-text", temperature=99).status_code == 400
+        assert unrefused.chat("secret-text", temperature=99).status_code == 400
         events: list[str] = []
         while not events:
             events += [event.text for event in Frame.model_validate_json(next(lines)).events]
     assert len(events) == 1
     assert "a request refused as invalid: 'temperature' must be" in events[0]
     assert "secret-text" not in events[0]
-    assert server.frame().counters.invalid == 1
+    assert unrefused.frame().counters.invalid == 1
 
 
-def test_what_is_logged_about_a_refusal_never_quotes_the_client(server: RunningServer) -> None:
-    with server.admin.stream("GET", "/admin/stream?rate=10") as response:
+def test_what_is_logged_about_a_refusal_never_quotes_the_client(unrefused: RunningServer) -> None:
+    with unrefused.admin.stream("GET", "/admin/stream?rate=10") as response:
         lines = response.iter_lines()
         next(lines)
-        refused = server.chat([{"type": "secret-type", "text": "x"}])
+        refused = unrefused.chat([{"type": "secret-type", "text": "x"}])
         assert "secret-type" in refused.json()["error"]["message"]  # whoever sent it may read it
         events: list[str] = []
         while not events:
