@@ -49,6 +49,8 @@ class Metrics:
             Counter("slotdeck_requests_finished", ended, ["reason"], registry=self._registry),
             Counter("vllm:request_success", ended, ["finished_reason"], registry=self._registry),
         ]
+        prompts = "tokens of prompts whose first token was given, cached ones included, none of them twice"
+        self.prompt_tokens = Counter("vllm:prompt_tokens", prompts, registry=self._registry)
 
     def finished(self, reason: str) -> None:
         for counter in self._finished:
@@ -113,7 +115,6 @@ class _FrameCollector(Collector):
             "slotdeck_generated_tokens": ("tokens generated", counters.generated_tokens),
             "slotdeck_steps": ("steps of the engine", counters.steps),
             "vllm:num_preemptions": ("times a request lost its KV", counters.preemptions),
-            "vllm:prompt_tokens": ("prefill tokens computed", counters.prompt_tokens),
             "vllm:generation_tokens": ("tokens generated", counters.generated_tokens),
         }
         for name, (help, total) in totals.items():

@@ -174,6 +174,7 @@ class Telemetry:
             self.recent_ttft.append(timeline.ttft)
         self.metrics.ttft.observe(timeline.ttft)
         self.metrics.prefill.observe(timeline.prefill)
+        self.metrics.prompt_tokens.inc(event.request.num_prompt_tokens)
         self._log(event, f"{event.request.user} first token after {timeline.ttft:.2f} s")
 
     def _preempted(self, event: Event) -> None:

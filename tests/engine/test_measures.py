@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.core.events import Event
-from engine.core.request import StepPlan, StepResult
+from engine.core.request import Request, SamplingParams, StepPlan, StepResult, Timeline
 from engine.loop import EngineLoop
 from engine.settings import LiveSettings
 from tests.engine.test_loop import PATIENCE, Bench, Client, StubRunner
@@ -118,6 +118,32 @@ def test_met_09_every_documented_metric_exists_and_every_metric_is_documented() 
     families = list(text_string_to_metric_families(page))
     served = {family.name + {"counter": "_total", "info": "_info"}.get(family.type, "") for family in families}
     assert {name for name in served if not name.endswith("_created")} == documented
+
+
+def test_met_09_prompt_tokens_are_whole_prompts_under_the_name_of_vllm_and_computed_ones_under_ours() -> None:
+    bench = Bench()
+    bench.loop.start()
+    for name in ("first", "again"):
+        now = bench.loop.clock()
+        bench.loop.submit(Request(name, "user", [1] * 40, SamplingParams(max_tokens=5), Timeline(now, now)))
+        bench.wait_for_end(name)
+    page = bench.loop.metrics_text().decode()
+    bench.loop.stop()
+    assert "\nvllm:prompt_tokens_total 80.0" in page
+    assert "\nslotdeck_prompt_tokens_total 48.0" in page
+    assert "\nslotdeck_cached_tokens_total 32.0" in page
+
+
+def test_met_09_a_prompt_that_is_computed_again_is_counted_once() -> None:
+    bench = Bench(slots=3)
+    bench.loop.start()
+    for name in "abc":
+        bench.submit(name, prompt=80, output=120)
+    bench.wait_for_end(*"abc")
+    page = bench.loop.metrics_text().decode()
+    bench.loop.stop()
+    assert bench.loop.frame(0, 0)[0].counters.preemptions
+    assert "\nvllm:prompt_tokens_total 240.0" in page
 
 
 def test_met_10_totals_survive_a_change_of_the_pool_and_the_change_is_counted() -> None:
