@@ -33,7 +33,7 @@ def run(traffic: Traffic, *, check: bool = False, seed: int = 1, **changes: Any)
     return Simulator(live(**changes), StepTimes(PRICES, seed), check=check).run(people(traffic))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     kind=st.sampled_from(KINDS),
     users=st.integers(1, 8),

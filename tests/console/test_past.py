@@ -61,7 +61,7 @@ def known(store: Store) -> tuple[object, ...]:
     return view.frame, logged, view.trace.changes, [replace(second, preempted=0) for second in view.trace.seconds]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(seconds, min_size=2, max_size=24), st.data())
 def test_picture_and_past_give_the_same_state_as_having_seen_it_all(
     drawn: list[tuple[list[SlotState], int, int, bool]], data: st.DataObject

@@ -327,7 +327,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestScheduler = SchedulerMachine.TestCase
-TestScheduler.settings = hypothesis_settings(max_examples=250, stateful_step_count=70, deadline=None)
+TestScheduler.settings = hypothesis_settings(max_examples=250, stateful_step_count=70)
 
 
 def test_blocks_for_is_exact() -> None:

@@ -48,7 +48,7 @@ def run(kernels: Kernels, x: torch.Tensor, weight: torch.Tensor, bits: int = 8) 
     return out[:, : len(weight)]
 
 
-@settings(deadline=None, max_examples=EXAMPLES)
+@settings(max_examples=EXAMPLES)
 @given(
     sizes=st.tuples(st.integers(1, 120), st.integers(1, 400), st.integers(1, 200)),
     kinds=st.tuples(st.sampled_from(VALUES), st.sampled_from(VALUES)),
@@ -67,7 +67,7 @@ def test_product_equals_its_twin(
     assert bool((difference <= size * 2e-6 + 1e-37)[~undecided(x)].all())
 
 
-@settings(deadline=None, max_examples=EXAMPLES)
+@settings(max_examples=EXAMPLES)
 @given(
     sizes=st.tuples(st.integers(1, 120), st.integers(1, 400), st.integers(1, 200)),
     kinds=st.tuples(st.sampled_from(VALUES), st.sampled_from(VALUES)),

@@ -62,7 +62,7 @@ def nucleus(row: torch.Tensor, top_k: int, top_p: float) -> set[int]:
     return set(kept[shares.cumsum(-1) - shares < top_p + 1e-6].tolist())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 1 << 30), top_k=st.integers(1, 400), top_p=st.floats(0.01, 1.0), flat=st.booleans())
 def test_top_k_and_top_p_bound_what_is_drawn(seed: int, top_k: int, top_p: float, flat: bool) -> None:
     row = torch.randn(300, generator=torch.Generator().manual_seed(seed)) * (0.01 if flat else 3)
@@ -70,7 +70,7 @@ def test_top_k_and_top_p_bound_what_is_drawn(seed: int, top_k: int, top_p: float
     assert set(draw(row, 60, top_p=top_p, seed=seed)) <= nucleus(row, 300, top_p)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 1 << 30),
     vocabulary=st.sampled_from([5, 64, 1000, 5000]),
@@ -99,7 +99,7 @@ def test_all_that_is_inside_the_bounds_can_be_drawn() -> None:
     assert set(draw(row, 3000, top_p=0.1)) == nucleus(row, 300, 0.1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 1 << 30),
     min_p=st.floats(0.01, 1.0),
@@ -229,7 +229,7 @@ def test_changes_touch_their_own_row_only() -> None:
     assert changed[1, 299] == changed[3, 0] == -torch.inf
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 1 << 30), counts=st.lists(st.sampled_from([None, 0, 1, 5, 20]), min_size=1, max_size=5))
 def test_logprobs_are_those_of_the_model_whatever_was_changed(seed: int, counts: list[int | None]) -> None:
     rows = torch.randn(len(counts), 300, generator=torch.Generator().manual_seed(seed)) * 3
