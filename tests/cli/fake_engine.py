@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from engine.paths import default_socket
 from engine.settings import SETTINGS, StartSettings, load_settings
 from engine.telemetry.frame import (
     CounterInfo,
@@ -126,9 +127,8 @@ async def engine_on(socket: Path, settings: StartSettings | None = None) -> Asyn
             socket.unlink(missing_ok=True)  # noqa: ASYNC240
 
 
-async def _serve(settings: StartSettings) -> None:
-    assert settings.socket is not None
-    async with engine_on(settings.socket, settings) as engine:
+async def _serve(socket: Path, settings: StartSettings) -> None:
+    async with engine_on(socket, settings) as engine:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, engine.stop.set)
         print(f"slotdeck: serving on {engine.url}", flush=True)
         await engine.stop.wait()
@@ -141,10 +141,10 @@ def main(arguments: list[str]) -> None:
         print("model", *arguments[1:])
         sys.exit(7)
     settings = load_settings()
-    assert settings.socket is not None
+    socket = settings.socket or default_socket()
     print(f"slotdeck: fake engine {os.getpid()} slots {os.environ.get('SLOTDECK_SLOTS')}", flush=True)
     behaviour, _, value = os.environ.get("FAKE_ENGINE", "").partition(" ")
-    with settings.socket.with_name(settings.socket.name + ".lock").open("a+") as lock:
+    with socket.with_name(socket.name + ".lock").open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -161,7 +161,7 @@ def main(arguments: list[str]) -> None:
         while behaviour == "until" and not Path(value).exists():
             time.sleep(0.02)
         time.sleep(float(os.environ.get("FAKE_ENGINE_LOAD", "0.3")))
-        asyncio.run(_serve(settings))
+        asyncio.run(_serve(socket, settings))
 
 
 if __name__ == "__main__":
