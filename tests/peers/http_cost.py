@@ -144,7 +144,7 @@ def main() -> None:
 def _round(url: str, server: threading.Thread, loop: EngineLoop) -> tuple[float, float]:
     clocks = [time.pthread_getcpuclockid(thread.ident or 0) for thread in (server, loop._thread)]
     before = [time.clock_gettime(clock) for clock in clocks]
-    subprocess.run([sys.executable, "-P", "-m", "tests.peers.http_cost", "--clients", url], check=True)
+    subprocess.run([sys.executable, "-m", "tests.peers.http_cost", "--clients", url], check=True)
     after = [time.clock_gettime(clock) for clock in clocks]
     server_seconds, loop_seconds = (end - start for start, end in zip(before, after, strict=True))
     return server_seconds / (STREAMS * TOKENS), loop_seconds / (STREAMS * TOKENS)
