@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -80,8 +81,10 @@ class Shuffled:
 def shuffled(model: LoadedModel, weights: str) -> LoadedModel:
     """The model with ``weights`` made from a shuffled checkpoint; ``model`` gives all else."""
     checkpoint, kernels = Shuffled(find_model("smollm2", weights="fp32", device="cpu").checkpoint), Kernels(2)
-    with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
-        patch.setattr(packing, "_WORTH_KEEPING", 1 << 40)  # it must not pass for the model itself
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder, torch.inference_mode():
+        # Nor may what was packed of the model itself pass for it, nor it for the model.
+        patch.setenv("SLOTDECK_CACHE", folder)
+        patch.setattr(packing, "_WORTH_KEEPING", 1 << 40)
         packed = packing.packed_model(checkpoint, kernels, 2, weights)
     return replace(model, decoder=NativeDecoder(model.config, packed, kernels), weights=weights)
 
