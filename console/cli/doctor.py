@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 
 WINDOW = 600.0
 """Seconds looked back on."""
-STILL_WRITING = 60.0
-"""Seconds without a record after which an engine is taken to be no more: it writes each few seconds."""
+STILL_WRITING, SILENT = 15.0, 60.0
+"""Seconds without a record after which an engine is taken to be no more, as it writes every ten: the second where
+an engine holds the socket, which may be another one or slow to write."""
 WATCHED = 10
 """Seconds that an engine without history is watched."""
 
@@ -46,10 +48,11 @@ def doctor(
     from engine.paths import default_socket
 
     explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
+    path = check_settings(explicit).socket or default_socket()
     if begin is not None or end is not None:
-        frames, over = _recorded(begin, end)
+        frames, over = _recorded(begin, end, path)
     else:
-        frames, over = _recent(AdminClient(check_settings(explicit).socket or default_socket())), False
+        frames, over = _recent(AdminClient(path)), False
     findings = diagnose(frames, over)
     if as_json:
         print(json.dumps([_as_json(finding, frames) for finding in findings], indent=2, ensure_ascii=False))
@@ -94,9 +97,10 @@ def _as_json(finding: Finding, frames: list[Frame]) -> dict[str, Any]:
     return dataclasses.asdict(finding) | {"predicted": predicted}
 
 
-def _recorded(begin: str | None, end: str | None) -> tuple[list[Frame], bool]:
-    """The frames of the range, and whether the engine of the last one recorded none after it."""
+def _recorded(begin: str | None, end: str | None, path: Path) -> tuple[list[Frame], bool]:
+    """The frames of the range, and whether the engine of the last one is no more."""
     from console.cli.history import open_history
+    from console.sources.process import lock_holder
     from engine.telemetry.history import HistoryError
 
     history = open_history()
@@ -110,8 +114,9 @@ def _recorded(begin: str | None, end: str | None) -> tuple[list[Frame], bool]:
         after = history.step(frames[-1].time, 1)
     except HistoryError as error:
         fail(str(error), FAILED)
-    ended = after.boot_id != frames[-1].boot_id if after is not None else now - frames[-1].time > STILL_WRITING
-    return frames, ended
+    if after is not None:
+        return frames, after.boot_id != frames[-1].boot_id
+    return frames, now - frames[-1].time > (STILL_WRITING if lock_holder(path) is None else SILENT)
 
 
 def _recent(admin: AdminClient) -> list[Frame]:

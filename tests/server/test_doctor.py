@@ -14,6 +14,8 @@ from console.cli.main import app
 from console.sources.recording import read_frames
 from engine.advice.doctor import diagnose
 from engine.telemetry.frame import Frame
+from engine.telemetry.history import History
+from engine.telemetry.history_file import history_path
 from tests.console.test_history_page import record
 from tests.server.harness import running
 
@@ -82,3 +84,22 @@ def test_exit_code_and_json_of_a_recorded_evening(tmp_path: Path, monkeypatch: p
     assert (as_json.exit_code, first["rule"], first["level"]) == (1, "preemption", "critical")
     assert list(first["changes"]) == ["kv_tokens"]
     assert first["cost"] > 10
+
+
+def test_an_end_in_the_middle_of_the_work_is_told_apart_from_the_end_of_a_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    frames = list(read_frames(PREEMPTING))[:60]
+    asyncio.run(record(frames))
+    kept = list(History(history_path()).frames(0, time.time()))
+    assert kept[-1].running
+
+    def rules(last: Frame) -> set[str]:
+        span = [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) for at in (kept[0].time, last.time + 1)]
+        found = CliRunner().invoke(app, ["doctor", "--from", span[0], "--to", span[1], "--json"])
+        return {finding["rule"] for finding in json.loads(found.stdout)}
+
+    assert "died" in rules(kept[-1])
+    assert "died" not in rules(kept[-10])
