@@ -86,7 +86,7 @@ CASES = (
         (Visitors(3, answer=400), Visitors(1, words=900, answer=5, pause=(1, 2), first=3)),
     ),
     Case("small-context", {"context": 512}, (Visitors(2, pause=(0.5, 2)), Visitors(1, words=600, pause=(3, 6)))),
-    Case("restarted", {}, (Visitors(2, pause=(0.5, 2)),), 12, starts=2),
+    Case("restarted", {}, (Visitors(2, pause=(0.5, 2)),), 12, starts=3),
 )
 
 

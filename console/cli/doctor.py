@@ -131,7 +131,7 @@ def _recent(admin: AdminClient) -> list[Frame]:
         frames = list(History(history_path()).frames(now.time - WINDOW, now.time))
     except HistoryError:
         frames = []
-    if frames and frames[-1].boot_id == now.boot_id:
+    if frames:
         return [*frames, now]
     say(f"this engine has no history yet; watching it for {WATCHED} s")
     frames = [now]

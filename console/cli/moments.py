@@ -11,6 +11,7 @@ import typer
 from console.cli.exits import USAGE, fail
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+TIME_OF_DAY = re.compile(r"\s*\d{1,2}:\d{2}(:\d{2})?\s*")
 
 FromOption = Annotated[
     str | None,
@@ -31,7 +32,7 @@ def parse_moment(text: str, now: float) -> float:
     if ago := re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])(?:\s+ago)?", text):
         return now - float(ago[1]) * UNITS[ago[2]]
     try:
-        if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", text):
+        if TIME_OF_DAY.fullmatch(text):
             hours, minutes, seconds = (int(part) for part in f"{text}:0".split(":")[:3])
             today = datetime.fromtimestamp(now).replace(hour=hours, minute=minutes, second=seconds, microsecond=0)
             return (today if today.timestamp() <= now else today - timedelta(days=1)).timestamp()
@@ -41,12 +42,17 @@ def parse_moment(text: str, now: float) -> float:
 
 
 def time_range(begin: str | None, end: str | None, now: float, default_begin: float = 0.0) -> tuple[float, float]:
-    """Both options as seconds since the epoch; a bad one ends the command with exit 2."""
+    """Both options as seconds since the epoch; a bad one ends the command with exit 2.
+
+    An end that is a time of day and still to come today means now.
+    """
     try:
         start = default_begin if begin is None else parse_moment(begin, now)
         stop = now if end is None else parse_moment(end, now)
     except ValueError as error:
         fail(str(error), USAGE)
+    if end is not None and TIME_OF_DAY.fullmatch(end) and stop < start <= now:
+        stop = now
     if start > stop:
         fail("--from is later than --to", USAGE)
     return start, stop

@@ -7,7 +7,10 @@ layers that spilled to the CPU, no rule looks for.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import groupby
 from math import inf
 
 from engine.advice.finding import Finding
@@ -32,17 +35,34 @@ def diagnose(frames: Sequence[Frame], over: bool = False) -> list[Finding]:
     What costs more than time, an answer that was never given, comes before what costs seconds.
 
     While a change of settings is too young to be judged, what was before it is: see :func:`window.too_early`.
-    ``over``: no frame follows the last one, because its engine is no more.
+    ``over``: no frame follows the last one, because its engine is no more. Of engines before the last one, what that
+    one does not have itself is told too.
     """
     if not frames:
         return []
-    window = Window(frames, over)
+    *earlier, _ = ([*run] for _, run in groupby(frames, key=lambda frame: frame.boot_id))
+    findings = _found(Window(frames, over))
+    for run in reversed(earlier):
+        for rule, finding in _found(Window(run)).items():
+            findings.setdefault(rule, _of_before(finding, run[-1]))
+    return sorted(findings.values(), key=_rank)
+
+
+def _found(window: Window) -> dict[str, Finding]:
+    """What the rules say, by rule."""
     findings = {rule.__name__: finding for rule in RULES if (finding := rule(window)) is not None}
     for cause, explained in SILENCES.items():
         if cause in findings:
             for rule in explained:
                 findings.pop(rule, None)
-    return sorted(findings.values(), key=_rank)
+    return findings
+
+
+def _of_before(finding: Finding, last: Frame) -> Finding:
+    """A finding about an engine that is no more: the one of now may be set otherwise, so nothing is to be turned."""
+    ended = time.strftime("%H:%M:%S", time.localtime(last.time))
+    evidence = (*finding.evidence, f"that was before the restart at {ended}")
+    return replace(finding, evidence=evidence, changes={})
 
 
 def _rank(finding: Finding) -> tuple[bool, float]:

@@ -18,6 +18,8 @@ from engine.telemetry.frame import Frame
 
 NAMES_TOLD = 4
 """Users who are named; of more it is said that there are others."""
+SLOW_LOAD = 1.0
+"""Seconds of loading from which a single restart is worth a word; more restarts always are."""
 MOST_ENDS_TOLD = 3
 """Sudden ends that are told one by one."""
 
@@ -29,8 +31,8 @@ def died(w: Window) -> Finding | None:
         return None
     shown = ends[-MOST_ENDS_TOLD:]
     evidence = [
-        f"its last record, of {time.strftime('%H:%M:%S', time.localtime(frame.time))}, has {in_flight(frame)} requests "
-        f"in flight{_memory(frame)}"
+        f"its last record, of {time.strftime('%H:%M:%S', time.localtime(frame.time))}, has {in_flight(frame)} "
+        f"{'request' if in_flight(frame) == 1 else 'requests'} in flight{_memory(frame)}"
         for frame in shown
     ]
     if len(ends) > len(shown):
@@ -157,9 +159,10 @@ def cold_start(w: Window) -> Finding | None:
     ]
     evidence = []
     load = w.last.engine.load_seconds or 0.0
-    if w.boots > 1:
+    restarts = w.boots - 1 if w.boots > 2 or load >= SLOW_LOAD else 0
+    if restarts:
         evidence.append(
-            f"restarted {'once' if w.boots == 2 else f'{w.boots - 1} times'} within {time_text(w.whole_seconds)}"
+            f"restarted {'once' if restarts == 1 else f'{restarts} times'} within {time_text(w.whole_seconds)}"
             + (f", loading took {time_text(load)} each time" if load else "")
         )
     if cold:
@@ -173,7 +176,7 @@ def cold_start(w: Window) -> Finding | None:
         "cold_start", "warn", "Some requests pay for a cold start", tuple(evidence),
         "keep it running: `slotdeck serve` as a service; for another server, its keep-alive time",
         "After a restart or an unload the model is read again before the first token.",
-        cost=(w.boots - 1) * load + sum(time - (usual or 0.0) for time in cold),
+        cost=restarts * load + sum(time - (usual or 0.0) for time in cold),
     )  # fmt: skip
 
 

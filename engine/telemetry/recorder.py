@@ -26,7 +26,8 @@ log = logging.getLogger("slotdeck.history")
 
 FRAME_SECONDS = 1.0
 FRAMES_IN_CHUNK = 10
-"""Frames that are written together; a crash loses at most these."""
+"""Frames that are written together; a crash loses at most these. The first one in which somebody is served is written
+at once, so that an end in the middle of the work is seen to be one."""
 RETRY_SECONDS = 60.0
 """Between two attempts to record again, and between two looks at age and size."""
 SAME_KIND_KEPT = 50
@@ -83,9 +84,10 @@ class Recorder:
         try:
             await self.open()
             next_care = RETRY_SECONDS
+            serves = False
             while not await _within(FRAME_SECONDS, stopping):
-                self.look()
-                if len(self._frames) >= FRAMES_IN_CHUNK:
+                served, serves = serves, self.look()
+                if len(self._frames) >= FRAMES_IN_CHUNK or (serves and not served):
                     await self.write()
                 next_care -= FRAME_SECONDS
                 if next_care <= 0:
@@ -100,8 +102,8 @@ class Recorder:
             self._engine.telemetry.on_ended = None
             await self.close()
 
-    def look(self) -> None:
-        """Take one frame and what ended since the last one."""
+    def look(self) -> bool:
+        """Take one frame and what ended since the last one; whether anybody is served."""
         self._sequence += 1
         before = self._cursor
         frame, self._cursor = self._engine.frame(self._sequence, before)
@@ -109,6 +111,7 @@ class Recorder:
         events = thinned(frame.events, frame.time, missed=self._cursor - before - len(frame.events))
         self._frames.append(frame.model_copy(update={"events": events}))
         self._events += events
+        return bool(frame.running or frame.waiting_count)
 
     async def open(self) -> None:
         """Open the file, or say once why not."""

@@ -364,6 +364,10 @@ def test_cold_starts_by_restart_and_by_quiet() -> None:
     restarted = [frame(i, boot_id="one" if i < 10 else "two", running=2 * (i != 9)) for i in range(20)]
     finding = only(restarted, "cold_start")
     assert "restarted once within 19.0 s" in finding.evidence[0]
+    quick = EngineInfo(trained_context=8192, load_seconds=0.02)
+    assert diagnose([one.model_copy(update={"engine": quick}) for one in restarted]) == [], "it cost nobody anything"
+    often = [frame(i, boot_id=f"boot {i // 5}", running=2 * (i % 5 != 4), engine=quick) for i in range(15)]
+    assert "restarted 2 times" in only(often, "cold_start").evidence[0]
 
     def slots(i: int) -> tuple[SlotInfo, ...]:
         if i < 20:
@@ -446,6 +450,18 @@ def test_an_engine_that_ended_while_it_served_is_named() -> None:
     assert [found.rule for found in diagnose(restarted)] == ["died", "cold_start"]
     for said in ({"health": "draining"}, {"running": 0}):
         assert diagnose([*run(5), frame(5, **said)], over=True) == [], "it was stopped, or nobody lost anything"
+
+
+def test_what_was_wrong_before_a_restart_is_told_but_not_turned() -> None:
+    waits = {"late": {"wait_p95": 4.2, "ttft_p95": 5.0}, "slots": full(), "waiting_count": 3}
+    before = [*run(60, **waits), frame(60, **(waits | {"running": 0, "waiting_count": 0}))]
+    quick = EngineInfo(trained_context=8192, load_seconds=0.02)
+    after = [frame(90 + i, boot_id="two", engine=quick) for i in range(20)]
+    finding = only([*before, *after], "queue")
+    assert "before the restart at" in finding.evidence[-1]
+    assert not finding.changes
+    still = [frame(90 + i, boot_id="two", engine=quick, **waits) for i in range(60)]
+    assert only([*before, *still], "queue").changes, "what holds now comes first"
 
 
 def test_the_worst_comes_first_then_what_costs_most() -> None:

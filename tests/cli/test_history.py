@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import time
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from console.cli.main import app
-from console.cli.moments import parse_moment
+from console.cli.moments import parse_moment, time_range
 from console.sources.recording import read_frames
 from engine.telemetry.frame import Frame
 from engine.telemetry.history_file import RequestRecord, history_path
@@ -151,6 +152,12 @@ def test_without_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 )  # fmt: skip
 def test_moments(text: str, seconds: float, utc: None) -> None:
     assert parse_moment(text, NOW) == pytest.approx(seconds)
+
+
+def test_an_end_later_today_is_now() -> None:
+    clock = [time.strftime("%H:%M:%S", time.localtime(NOW + more)) for more in (-600, 600)]
+    assert time_range(clock[0], clock[1], NOW) == (NOW - 600, NOW)
+    assert time_range("20m", clock[0], NOW) == (NOW - 1200, NOW - 600)
 
 
 @pytest.fixture
