@@ -6,8 +6,8 @@ import csv
 import gzip
 import io
 import json
-import time
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
