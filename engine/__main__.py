@@ -75,6 +75,8 @@ def serve(settings: StartSettings) -> int:
     except (ListenError, ModelError) as error:
         say(str(error))
         return error.exit_code
+    finally:
+        gc.enable()
 
 
 def fetch_model() -> int:
