@@ -1,6 +1,6 @@
 """The console on an engine that answers: run it, and say which engine that is.
 
-Standard library only, as is what it imports: a console is to be painted before settings and frames are imported.
+Neither typer nor pydantic comes in through this room: a console is painted before settings and frames are imported.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ def cold_start(w: Window) -> Finding | None:
         "cold_start", "warn", "Some requests pay for a cold start", tuple(evidence),
         "keep it running: `slotdeck serve` as a service; for another server, its keep-alive time",
         "After a restart or an unload the model is read again before the first token.",
-        cost=restarts * load + sum(time - (usual or 0.0) for time in cold),
+        cost=restarts * load + sum(ttft - (usual or 0.0) for ttft in cold),
     )  # fmt: skip
 
 
