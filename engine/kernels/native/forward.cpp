@@ -34,10 +34,9 @@ inline int64_t padded(int64_t size, int64_t to) { return (size + to - 1) / to * 
 template <typename Work>
 inline void share(const Context& c, int64_t tasks, Work work) {
     const int phase = c.phase++;
-    for (int64_t task; (task = team_next(c.team, phase, c.thread, tasks)) >= 0;) {
-        work(task);
-        team_done(c.team, phase, tasks);
-    }
+    int64_t done = 0;
+    for (int64_t task; (task = team_next(c.team, phase, c.thread, tasks)) >= 0; ++done) work(task);
+    if (done > 0) team_done(c.team, phase, done, tasks);
     team_wait(c.team, phase, tasks);
 }
 
@@ -313,13 +312,13 @@ void SLOTDECK_NAME(product_, SLOTDECK_ISA)(const Product* weights, const float* 
                                            float* scales, int32_t* sums, float* out, Team* team, int thread) {
     using namespace SLOTDECK_ISA;
     const int64_t depth = weights->depth, groups = depth / GROUP, tiles = weights->columns / TILE;
-    for (int64_t row; (row = team_next(team, 0, thread, count)) >= 0; team_done(team, 0, count))
+    for (int64_t row; (row = team_next(team, 0, thread, count)) >= 0; team_done(team, 0, 1, count))
         quantise_row(values + row * depth, depth, codes + row * depth, scales + row * groups, sums + row * groups * 2);
     team_wait(team, 0, count);
     const QuantisedRows rows{codes, scales, sums, depth};
     alignas(64) float block[ROW_CHUNK * TILE];
     const int64_t tasks = tiles * ((count + ROW_CHUNK - 1) / ROW_CHUNK);
-    for (int64_t task; (task = team_next(team, 1, thread, tasks)) >= 0; team_done(team, 1, tasks)) {
+    for (int64_t task; (task = team_next(team, 1, thread, tasks)) >= 0; team_done(team, 1, 1, tasks)) {
         const int64_t first = task / tiles * ROW_CHUNK, tile = task % tiles;
         const int64_t here = count - first < ROW_CHUNK ? count - first : ROW_CHUNK;
         product(rows, first, here, *weights, tile, block);

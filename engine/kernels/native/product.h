@@ -17,6 +17,9 @@ constexpr int64_t BLOCK_BYTES = 320;  // of a panel's block
 constexpr int PANEL = 16;   // columns of a panel
 constexpr int TILE = 32;    // columns computed at once
 constexpr int VECTORS = PANEL / LANES;
+constexpr int64_t AHEAD = 8192;  // bytes from what is multiplied to what is fetched, with few rows
+// FEW: up to so many rows, reading the weights takes longer than multiplying them. Then one panel is computed after the
+// other, so that memory is read in one run.
 // ROWS: rows in registers at once; AT_ONCE: vectors of columns beside them.
 
 // Quantised rows: codes [rows, depth], scales [rows, depth / 64], sums of codes [rows, depth / 32].
@@ -28,17 +31,17 @@ struct QuantisedRows {
 };
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__)
-constexpr int ROWS = 6, AT_ONCE = 2;
+constexpr int ROWS = 6, AT_ONCE = 2, FEW = 6;
 inline Ints dot(Ints sum, Ints weights, int32_t row) {
     return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)weights, _mm512_set1_epi32(row));
 }
 #elif defined(__AVXVNNI__)
-constexpr int ROWS = 6, AT_ONCE = 2;
+constexpr int ROWS = 6, AT_ONCE = 2, FEW = 6;
 inline Ints dot(Ints sum, Ints weights, int32_t row) {
     return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)weights, _mm256_set1_epi32(row));
 }
 #elif defined(__AVX2__)
-constexpr int ROWS = 6, AT_ONCE = 1;
+constexpr int ROWS = 6, AT_ONCE = 1, FEW = 2;
 // Unsigned by signed bytes would overflow the 16-bit pair sums; |w| x (row with w's sign) cannot: 2 x 127 x 127.
 inline Ints dot(Ints sum, Ints weights, int32_t row) {
     const __m256i w = _mm256_xor_si256((__m256i)weights, _mm256_set1_epi8((char)0x80));
@@ -46,7 +49,7 @@ inline Ints dot(Ints sum, Ints weights, int32_t row) {
     return sum + (Ints)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 #else
-constexpr int ROWS = 6, AT_ONCE = 1;
+constexpr int ROWS = 6, AT_ONCE = 1, FEW = 2;
 inline Ints dot(Ints sum, Ints weights, int32_t row) {
     Words total = (Words)sum;
     for (int i = 0; i < 4; ++i)
@@ -70,101 +73,126 @@ inline Ints dot_small(Ints sum, Ints weights, int32_t row) { return dot(sum, wei
 inline Ints widened(Ints sum) { return sum; }
 #endif
 
-// Part of the weights of the next tile, to be fetched from memory while this one is computed: `lines` cache lines of
-// each group, from line `first` on; a group has `bytes`.
-struct Ahead {
-    const uint8_t* codes;
-    int64_t first, lines, bytes;
+// What of the weights is fetched from memory while a tile is computed, since the processor's own prefetching ends at
+// every page. `bytes` are what one group of all panels takes that are computed side by side.
+template <int PANELS>
+struct Ahead;
 
-    void fetch(int64_t group) const {
-        const uint8_t* next = codes + group * bytes + first * 64;
-        for (int64_t line = 0; line < lines; ++line) __builtin_prefetch(next + line * 64, 0, 2);
+// Many rows: `lines` cache lines, from line `first` on, of each group of the next tile.
+template <>
+struct Ahead<2> {
+    const uint8_t* next;
+    int64_t first, lines;
+
+    void fetch(int64_t group, const uint8_t*, int64_t bytes) const {
+        const uint8_t* from = next + group * bytes + first * 64;
+        for (int64_t line = 0; line < lines; ++line) __builtin_prefetch(from + line * 64, 0, 2);
     }
 };
 
-// out[R][32] = rows x two panels of 8 bits.
-template <int R>
+// Few rows: what comes AHEAD bytes after the group that is computed.
+template <>
+struct Ahead<1> {
+    void fetch(int64_t, const uint8_t* codes, int64_t bytes) const {
+        for (int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(codes + AHEAD + byte, 0, 3);
+    }
+};
+
+// out[R][PANELS x 16] = R rows x PANELS panels of 8 bits; a line of `out` has TILE numbers. An integer sum of few rows
+// is made in PARTS parts, so that its instructions wait for each other less.
+template <int R, int PANELS>
 SEPARATE void product_rows(const QuantisedRows& rows, int64_t first, const Product& weights, int64_t panel,
-                           const Ahead& ahead, float* out) {
+                           const Ahead<PANELS>& ahead, float* out) {
+    constexpr int ONCE = AT_ONCE < PANELS * VECTORS ? AT_ONCE : PANELS * VECTORS;
+    constexpr int PARTS = PANELS > 1 || R * ONCE > 4 ? 1 : R * ONCE > 2 ? 2 : 4 / (R * ONCE);
     const int64_t depth = rows.depth, groups = depth / GROUP;
-    const uint8_t* codes[2] = {weights.codes + panel * depth * PANEL, weights.codes + (panel + 1) * depth * PANEL};
-    const uint16_t* scales[2] = {weights.scales + panel * groups * PANEL, weights.scales + (panel + 1) * groups * PANEL};
+    const uint8_t* codes[PANELS];
+    const uint16_t* scales[PANELS];
+    for (int p = 0; p < PANELS; ++p) {
+        codes[p] = weights.codes + (panel + p) * depth * PANEL;
+        scales[p] = weights.scales + (panel + p) * groups * PANEL;
+    }
     const int8_t* row = rows.codes + first * depth;
     const float* row_scales = rows.scales + first * groups;
     const int32_t* row_sums = rows.sums + first * groups * 2;
-    Floats total[R][2][VECTORS];
+    Floats total[R][PANELS * VECTORS];
     for (int r = 0; r < R; ++r)
-        for (int p = 0; p < 2; ++p)
-            for (int v = 0; v < VECTORS; ++v) total[r][p][v] = Floats{};
+        for (int at = 0; at < PANELS * VECTORS; ++at) total[r][at] = Floats{};
     for (int64_t group = 0; group < groups; ++group) {
-        ahead.fetch(group);
+        ahead.fetch(group, codes[0] + group * GROUP * PANEL, PANELS * GROUP * PANEL);
         int32_t start[R];
         for (int r = 0; r < R; ++r) {
             const int32_t* halves = row_sums + (r * groups + group) * 2;
             start[r] = EXCESS ? (int32_t)(0u - 128u * ((uint32_t)halves[0] + (uint32_t)halves[1])) : 0;
         }
 #pragma GCC unroll 8
-        for (int part = 0; part < 2 * VECTORS; part += AT_ONCE) {
-            Ints sums[R][AT_ONCE];
+        for (int part = 0; part < PANELS * VECTORS; part += ONCE) {
+            Ints sums[R][ONCE][PARTS];
             for (int r = 0; r < R; ++r)
-                for (int i = 0; i < AT_ONCE; ++i) sums[r][i] = Ints{} + start[r];
-            for (int k = 0; k < GROUP; k += 4) {
-                Ints w[AT_ONCE];
-                for (int i = 0; i < AT_ONCE; ++i) {
-                    const int at = part + i;
-                    w[i] = load<Ints>(codes[at / VECTORS] + (group * GROUP + k) * PANEL + at % VECTORS * LANES * 4);
+                for (int i = 0; i < ONCE; ++i)
+                    for (int j = 0; j < PARTS; ++j) sums[r][i][j] = Ints{} + (j == 0 ? start[r] : 0);
+            for (int k = 0; k < GROUP; k += 4 * PARTS)
+#pragma GCC unroll 4
+                for (int j = 0; j < PARTS; ++j) {
+                    const int64_t value = group * GROUP + k + 4 * j;
+                    Ints w[ONCE];
+                    for (int i = 0; i < ONCE; ++i) {
+                        const int at = part + i;
+                        w[i] = load<Ints>(codes[at / VECTORS] + value * PANEL + at % VECTORS * LANES * 4);
+                    }
+                    for (int r = 0; r < R; ++r) {
+                        int32_t four;
+                        memcpy(&four, row + r * depth + value, 4);
+                        for (int i = 0; i < ONCE; ++i) sums[r][i][j] = dot(sums[r][i][j], w[i], four);
+                    }
                 }
-                for (int r = 0; r < R; ++r) {
-                    int32_t four;
-                    memcpy(&four, row + r * depth + group * GROUP + k, 4);
-                    for (int i = 0; i < AT_ONCE; ++i) sums[r][i] = dot(sums[r][i], w[i], four);
-                }
-            }
-            for (int i = 0; i < AT_ONCE; ++i) {
+            for (int i = 0; i < ONCE; ++i) {
                 const int at = part + i, p = at / VECTORS, v = at % VECTORS;
                 const Floats scale = from_bf16(scales[p] + group * PANEL + v * LANES);
-                for (int r = 0; r < R; ++r)
-                    total[r][p][v] += __builtin_convertvector(sums[r][i], Floats) * (scale * row_scales[r * groups + group]);
+                for (int r = 0; r < R; ++r) {
+                    Words sum = (Words)sums[r][i][0];
+                    for (int j = 1; j < PARTS; ++j) sum += (Words)sums[r][i][j];
+                    total[r][at] += __builtin_convertvector((Ints)sum, Floats) * (scale * row_scales[r * groups + group]);
+                }
             }
         }
     }
     for (int r = 0; r < R; ++r)
-        for (int p = 0; p < 2; ++p)
-            for (int v = 0; v < VECTORS; ++v) store(out + r * TILE + p * PANEL + v * LANES, total[r][p][v]);
+        for (int at = 0; at < PANELS * VECTORS; ++at) store(out + r * TILE + at * LANES, total[r][at]);
 }
 
-// out[R][32] = rows x two panels of 4 bits.
-template <int R>
+// The same with weights of 4 bits.
+template <int R, int PANELS>
 SEPARATE void product_rows_4(const QuantisedRows& rows, int64_t first, const Product& weights, int64_t panel,
-                           const Ahead& ahead, float* out) {
+                             const Ahead<PANELS>& ahead, float* out) {
+    constexpr int ONCE = AT_ONCE < PANELS * VECTORS ? AT_ONCE : PANELS * VECTORS;
     const int64_t depth = rows.depth, groups = depth / BLOCK;
-    const uint8_t* blocks[2] = {weights.codes + panel * groups * BLOCK_BYTES,
-                                weights.codes + (panel + 1) * groups * BLOCK_BYTES};
+    const uint8_t* blocks[PANELS];
+    for (int p = 0; p < PANELS; ++p) blocks[p] = weights.codes + (panel + p) * groups * BLOCK_BYTES;
     const int8_t* row = rows.codes + first * depth;
     const float* row_scales = rows.scales + first * (groups / 2);
     const int32_t* row_sums = rows.sums + first * groups;
-    Floats total[R][2][VECTORS];
+    Floats total[R][PANELS * VECTORS];
     for (int r = 0; r < R; ++r)
-        for (int p = 0; p < 2; ++p)
-            for (int v = 0; v < VECTORS; ++v) total[r][p][v] = Floats{};
+        for (int at = 0; at < PANELS * VECTORS; ++at) total[r][at] = Floats{};
     for (int64_t group = 0; group < groups; ++group) {
-        ahead.fetch(group);
+        ahead.fetch(group, blocks[0] + group * BLOCK_BYTES, PANELS * BLOCK_BYTES);
         float scales[R], added[R];
         for (int r = 0; r < R; ++r) {
             scales[r] = row_scales[r * (groups / 2) + group / 2];
             added[r] = (float)row_sums[r * groups + group];
         }
 #pragma GCC unroll 8
-        for (int part = 0; part < 2 * VECTORS; part += AT_ONCE) {
-            Ints sums[R][AT_ONCE];
+        for (int part = 0; part < PANELS * VECTORS; part += ONCE) {
+            Ints sums[R][ONCE];
             // Rows unrolled, so that the sums stay in registers; the depth not, since then the rows' values would not.
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r)
-                for (int i = 0; i < AT_ONCE; ++i) sums[r][i] = Ints{};
+                for (int i = 0; i < ONCE; ++i) sums[r][i] = Ints{};
 #pragma GCC unroll 1
             for (int k = 0; k < BLOCK; k += 8) {
-                Ints low[AT_ONCE], high[AT_ONCE];
-                for (int i = 0; i < AT_ONCE; ++i) {
+                Ints low[ONCE], high[ONCE];
+                for (int i = 0; i < ONCE; ++i) {
                     const int at = part + i;
                     const uint8_t* block = blocks[at / VECTORS] + group * BLOCK_BYTES;
                     const Words both = load<Words>(block + k * 8 + at % VECTORS * LANES * 4);
@@ -176,51 +204,68 @@ SEPARATE void product_rows_4(const QuantisedRows& rows, int64_t first, const Pro
                     int32_t four, next;
                     memcpy(&four, row + r * depth + group * BLOCK + k, 4);
                     memcpy(&next, row + r * depth + group * BLOCK + k + 4, 4);
-                    for (int i = 0; i < AT_ONCE; ++i)
+                    for (int i = 0; i < ONCE; ++i)
                         sums[r][i] = dot_small(dot_small(sums[r][i], low[i], four), high[i], next);
                 }
             }
-            for (int i = 0; i < AT_ONCE; ++i) {
+            for (int i = 0; i < ONCE; ++i) {
                 const int at = part + i, p = at / VECTORS, v = at % VECTORS;
                 const uint16_t* steps = (const uint16_t*)(blocks[p] + group * BLOCK_BYTES + BLOCK * PANEL / 2);
                 const Floats step = from_fp16(steps + v * LANES), minimum = from_fp16(steps + PANEL + v * LANES);
 #pragma GCC unroll 8
                 for (int r = 0; r < R; ++r)
-                    total[r][p][v] +=
+                    total[r][at] +=
                         (__builtin_convertvector(widened(sums[r][i]), Floats) * step + minimum * added[r]) * scales[r];
             }
         }
     }
     for (int r = 0; r < R; ++r)
-        for (int p = 0; p < 2; ++p)
-            for (int v = 0; v < VECTORS; ++v) store(out + r * TILE + p * PANEL + v * LANES, total[r][p][v]);
+        for (int at = 0; at < PANELS * VECTORS; ++at) store(out + r * TILE + at * LANES, total[r][at]);
 }
 
-// out[count][32] = rows first to first + count - 1 times tile `tile` of the weights. The next tile is fetched ahead: the
-// processor's own prefetching ends at each page.
+template <int R, int PANELS>
+inline void product_of(const QuantisedRows& rows, int64_t first, const Product& weights, int64_t panel,
+                       const Ahead<PANELS>& ahead, float* out) {
+    if (weights.bits == 4)
+        product_rows_4<R, PANELS>(rows, first, weights, panel, ahead, out);
+    else
+        product_rows<R, PANELS>(rows, first, weights, panel, ahead, out);
+}
+
+// Calls work(R), a constant, for `count` rows.
+template <typename Work>
+inline void with_rows(int64_t count, Work work) {
+    switch (count) {
+        case 1: work(Constant<1>{}); break;
+        case 2: work(Constant<2>{}); break;
+        case 3: work(Constant<3>{}); break;
+        case 4: work(Constant<4>{}); break;
+        case 5: work(Constant<5>{}); break;
+        default: work(Constant<ROWS>{}); break;
+    }
+}
+
+// out[count][32] = rows first to first + count - 1 times tile `tile` of the weights.
 SEPARATE void product(const QuantisedRows& rows, int64_t first, int64_t count, const Product& weights, int64_t tile,
                       float* out) {
-    const bool four = weights.bits == 4, last = (tile + 1) * TILE >= weights.columns;
-    const int64_t panel = tile * 2, bytes = four ? 2 * BLOCK_BYTES : GROUP * TILE, lines = bytes / 64;
-    const int64_t pieces = (count + ROWS - 1) / ROWS, tile_bytes = rows.depth / (four ? BLOCK : GROUP) * bytes;
-    Ahead ahead{weights.codes + (last ? tile : tile + 1) * tile_bytes, 0, (lines + pieces - 1) / pieces, bytes};
-    if (last) ahead.lines = 0;
-#define SLOTDECK_ROWS(R)                                                          \
-    four ? product_rows_4<R>(rows, first, weights, panel, ahead, out)             \
-         : product_rows<R>(rows, first, weights, panel, ahead, out)
+    const int64_t panel = tile * 2;
+    if (count <= FEW) {
+        for (int p = 0; p < 2; ++p)
+            with_rows(count, [&](auto r) {
+                product_of<decltype(r)::value, 1>(rows, first, weights, panel + p, {}, out + p * PANEL);
+            });
+        return;
+    }
+    const bool last = (tile + 1) * TILE >= weights.columns;
+    const int64_t bytes = weights.bits == 4 ? 2 * BLOCK_BYTES : GROUP * TILE, lines = bytes / 64;
+    const int64_t pieces = (count + ROWS - 1) / ROWS;
+    const int64_t tile_bytes = rows.depth / (weights.bits == 4 ? BLOCK : GROUP) * bytes;
+    Ahead<2> ahead{weights.codes + (tile + 1) * tile_bytes, 0, last ? 0 : (lines + pieces - 1) / pieces};
     for (; count > 0; count -= ROWS, first += ROWS, out += ROWS * TILE) {
-        switch (count) {
-            case 1: SLOTDECK_ROWS(1); break;
-            case 2: SLOTDECK_ROWS(2); break;
-            case 3: SLOTDECK_ROWS(3); break;
-            case 4: SLOTDECK_ROWS(4); break;
-            case 5: SLOTDECK_ROWS(5); break;
-            default: SLOTDECK_ROWS(ROWS); break;
-        }
+        with_rows(count, [&](auto r) { product_of<decltype(r)::value, 2>(rows, first, weights, panel, ahead, out); });
         ahead.first += ahead.lines;
         if (ahead.first + ahead.lines > lines) ahead.lines = lines - ahead.first;
     }
-#undef SLOTDECK_ROWS
 }
 
 // Quantises `depth` values (a multiple of 64) to int8 by groups. A value that is not finite makes its group's scale

@@ -20,6 +20,7 @@ namespace {
 
 // Spins before parking: some 20 to 50 microseconds. Longer spins starve whatever else wants the core.
 constexpr int SPINS = 1500;
+constexpr int64_t LINE = 8;  // counters of a cache line: two that different threads write must not share one
 
 void relax() {
 #if defined(__x86_64__)
@@ -53,14 +54,16 @@ struct Team {
     void* argument = nullptr;
     bool stopping = false;
     std::vector<pthread_t> workers;
-    std::atomic<int64_t>* counters = nullptr;  // [phases, stride]: done, then taken by thread
+    std::atomic<int64_t>* counters = nullptr;  // [phases, 1 + threads, LINE]: tasks done, then taken of each thread's own
     int64_t stride = 0, phases = 0;
     alignas(64) std::atomic<uint32_t> generation{0};  // of jobs: workers wait for the next
     alignas(64) std::atomic<uint32_t> progress{0};    // rises whenever a phase is over or a thread leaves the job
     std::atomic<int> parked{0};                       // threads that may sleep on one of these
     alignas(64) std::atomic<int> inside{0};           // workers that have not left the job
 
-    ~Team() { delete[] counters; }
+    ~Team() { release(); }
+
+    void release() { ::operator delete[](counters, std::align_val_t(64)); }
 
     std::atomic<int64_t>* phase(int64_t number) { return counters + number * stride; }
 
@@ -141,15 +144,15 @@ int team_size(const Team* team) { return team->threads; }
 bool team_run(Team* team, TeamJob job, void* argument, int phases) {
     // Here no other thread is inside a job.
     if (phases > team->phases) {
-        const int64_t stride = (1 + team->threads + 7) / 8 * 8;  // whole cache lines
-        auto* counters = new (std::nothrow) std::atomic<int64_t>[phases * stride];
+        const int64_t stride = (1 + team->threads) * LINE;
+        auto* counters = new (std::align_val_t(64), std::nothrow) std::atomic<int64_t>[phases * stride];
         if (counters == nullptr) return false;
-        delete[] team->counters;
+        team->release();
         team->counters = counters;
         team->stride = stride;
         team->phases = phases;
     }
-    for (int64_t i = 0; i < phases * team->stride; ++i) team->counters[i].store(0, std::memory_order_relaxed);
+    for (int64_t i = 0; i < phases * team->stride; i += LINE) team->counters[i].store(0, std::memory_order_relaxed);
     team->job = job;
     team->argument = argument;
     team->inside.store(team->threads - 1, std::memory_order_relaxed);
@@ -160,19 +163,20 @@ bool team_run(Team* team, TeamJob job, void* argument, int phases) {
 }
 
 int64_t team_next(Team* team, int phase, int thread, int64_t total) {
-    std::atomic<int64_t>* taken = team->phase(phase) + 1;
+    std::atomic<int64_t>* counters = team->phase(phase);
     for (int i = 0; i < team->threads; ++i) {
         const int owner = thread + i < team->threads ? thread + i : thread + i - team->threads;
         const int64_t first = owner * total / team->threads, last = (owner + 1) * total / team->threads;
-        if (first + taken[owner].load(std::memory_order_relaxed) >= last) continue;
-        const int64_t task = first + taken[owner].fetch_add(1, std::memory_order_relaxed);
+        std::atomic<int64_t>& taken = counters[(1 + owner) * LINE];
+        if (first + taken.load(std::memory_order_relaxed) >= last) continue;
+        const int64_t task = first + taken.fetch_add(1, std::memory_order_relaxed);
         if (task < last) return task;
     }
     return -1;
 }
 
-void team_done(Team* team, int phase, int64_t total) {
-    if (team->phase(phase)->fetch_add(1, std::memory_order_acq_rel) + 1 == total) team->advance(team->progress);
+void team_done(Team* team, int phase, int64_t tasks, int64_t total) {
+    if (team->phase(phase)->fetch_add(tasks, std::memory_order_acq_rel) + tasks == total) team->advance(team->progress);
 }
 
 void team_wait(Team* team, int phase, int64_t total) {

@@ -21,8 +21,8 @@ bool team_run(Team* team, TeamJob job, void* argument, int phases);
 // The next of a phase's `total` tasks for this thread, or -1: first those of its own run of neighbours, then what
 // others have left. Every task is given out once.
 int64_t team_next(Team* team, int phase, int thread, int64_t total);
-// One task of the phase is done.
-void team_done(Team* team, int phase, int64_t total);
+// So many tasks of the phase, at least one, are done.
+void team_done(Team* team, int phase, int64_t tasks, int64_t total);
 // Returns when all tasks of the phase are done.
 void team_wait(Team* team, int phase, int64_t total);
 // Nanoseconds of a clock that only goes forward.
