@@ -53,7 +53,7 @@ struct Runs {
 
     void fetch(int64_t row) const {
         const char* line = next[row / RUN] + row % RUN * next_bytes;
-        for (int64_t byte = 0; byte < next_bytes; byte += 64) __builtin_prefetch(line + byte, 0, 3);
+        for (int64_t byte = 0; byte < next_bytes; byte += 64) __builtin_prefetch(line + byte, 0, 0);
     }
 };
 
@@ -266,13 +266,25 @@ inline int64_t attention_scratch(int64_t rows, int64_t stride) {
     return rows * (2 * stride + PART + 2) + 2 * PART * stride + LANES * stride;
 }
 
-SEPARATE void attend(const Model& model, const Step& step, const Workspace& space, const AttentionTask& task, int layer,
-                   float* scratch) {
+// The first key that the first token of a task sees.
+inline int64_t oldest_key(const Model& model, const AttentionTask& task) {
+    return model.window > 0 && task.start + 1 > model.window ? task.start + 1 - model.window : 0;
+}
+
+// Where the run of a position begins among the keys or values that a task reads.
+inline int64_t run_of(const Model& model, const Step& step, const AttentionTask& task, int64_t position) {
+    const int32_t* blocks = step.blocks + step.span_blocks[task.span];
+    const int64_t size = model.block_size, block = task.kv_head * (int64_t)step.num_blocks + blocks[position / size];
+    return block * size + position % size / RUN * RUN;
+}
+
+// Computes a task. `after` is what this thread will likely compute next: its first keys are fetched at the end.
+SEPARATE void attend(const Model& model, const Step& step, const Workspace& space, const AttentionTask& task,
+                     const AttentionTask& after, int layer, float* scratch) {
     const Stored all_keys = stored(model, step, step.keys, step.key_scales, layer);
     const Stored all_values = stored(model, step, step.values, step.value_scales, layer);
     const int64_t stride = model.head_stride, width = model.head_dim, shared = model.heads / model.kv_heads;
-    const int64_t rows = task.count * shared, size = model.block_size;
-    const int32_t* blocks = step.blocks + step.span_blocks[task.span];
+    const int64_t rows = task.count * shared;
     float* query = scratch;
     float* out = query + rows * stride;
     float* weights = out + rows * stride;
@@ -293,24 +305,20 @@ SEPARATE void attend(const Model& model, const Step& step, const Workspace& spac
     const int64_t row_bytes = width * bytes_of(step.kv_type);
     const int64_t seen = task.start + task.count;  // keys that the last token sees, were there no window
     const int64_t window = model.window > 0 ? model.window : seen;
-    const int64_t oldest = task.start + 1 > window ? task.start + 1 - window : 0;  // the first key of the first token
-    // Where the run of a position begins.
-    const auto place_of = [&](int64_t position) {
-        const int64_t block = task.kv_head * (int64_t)step.num_blocks + blocks[position / size];
-        return block * size + position % size / RUN * RUN;
-    };
-    for (int64_t begin = oldest / PART * PART; begin < seen; begin += PART) {
+    const int64_t after_begin = oldest_key(model, after) / PART * PART, after_seen = after.start + after.count;
+    for (int64_t begin = oldest_key(model, task) / PART * PART; begin < seen; begin += PART) {
         const int64_t end = begin + PART < seen ? begin + PART : seen, count = end - begin;
         const int64_t padded = (count + LANES - 1) / LANES * LANES;
         int64_t places[PART / RUN];
         Runs part_keys{step.kv_type, width, width, {}, {}, row_bytes}, part_values = part_keys;
         for (int64_t run = 0; run < PART / RUN; ++run) {
             // Beyond the last key there is nothing to fetch: then it is the last run again.
-            places[run] = place_of(begin + run * RUN < seen ? begin + run * RUN : seen - 1);
+            const int64_t here = begin + run * RUN, next = here + PART, later = after_begin + run * RUN;
+            places[run] = run_of(model, step, task, here < seen ? here : seen - 1);
             part_keys.at[run] = all_keys.row(places[run]);
             part_values.at[run] = part_keys.next[run] = all_values.row(places[run]);
-            const int64_t next = begin + PART + run * RUN;
-            part_values.next[run] = all_keys.row(place_of(next < seen ? next : seen - 1));
+            part_values.next[run] = all_keys.row(end < seen ? run_of(model, step, task, next < seen ? next : seen - 1)
+                                                 : run_of(model, step, after, later < after_seen ? later : after_seen - 1));
         }
         if (!whole || !few) {
             part_keys = copied(part_keys, count, stride, keys);

@@ -129,8 +129,10 @@ inline void project(const Context& c, const Layer& layer, int number) {
 }
 
 inline void mix_keys(const Context& c, int number) {
-    share(c, c.space.num_tasks,
-          [&](int64_t task) { attend(c.model, c.step, c.space, c.space.tasks[task], number, c.scratch); });
+    share(c, c.space.num_tasks, [&](int64_t task) {
+        const AttentionTask* tasks = c.space.tasks;
+        attend(c.model, c.step, c.space, tasks[task], tasks[task + 1 < c.space.num_tasks ? task + 1 : task], number, c.scratch);
+    });
     const int64_t groups = c.attended / GROUP;
     share_rows(c, c.step.tokens, [&](int64_t row) {
         quantise_row(c.space.mixed + row * c.attended, c.attended, c.space.codes + row * c.attended,

@@ -17,7 +17,7 @@ constexpr int64_t BLOCK_BYTES = 320;  // of a panel's block
 constexpr int PANEL = 16;   // columns of a panel
 constexpr int TILE = 32;    // columns computed at once
 constexpr int VECTORS = PANEL / LANES;
-constexpr int64_t AHEAD = 8192;  // bytes from what is multiplied to what is fetched, with few rows
+constexpr int64_t AHEAD = 4096;  // bytes from what is multiplied to what is fetched, with few rows
 // FEW: up to so many rows, reading the weights takes longer than multiplying them. Then one panel is computed after the
 // other, so that memory is read in one run.
 // ROWS: rows in registers at once; AT_ONCE: vectors of columns beside them.
@@ -94,7 +94,7 @@ struct Ahead<2> {
 template <>
 struct Ahead<1> {
     void fetch(int64_t, const uint8_t* codes, int64_t bytes) const {
-        for (int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(codes + AHEAD + byte, 0, 3);
+        for (int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(codes + AHEAD + byte, 0, 0);
     }
 };
 
