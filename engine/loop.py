@@ -27,7 +27,7 @@ from engine.step_runner import StepRunner
 from engine.telemetry.frame import EngineInfo, Frame, Health, LimitInfo
 from engine.telemetry.frames import estimates, frame_of, look
 from engine.telemetry.host import HostProbe
-from engine.telemetry.step_times import StepTimes
+from engine.telemetry.step_times import Profile, StepTimes
 from engine.telemetry.telemetry import Telemetry
 from engine.watchdog import Watchdog
 
@@ -231,6 +231,10 @@ class EngineLoop:
         with self._lock:
             waits = estimates(self._scheduler, pace)
         return waits[-1] if waits else None
+
+    def profile(self) -> Profile:
+        """Where the time of all steps so far went. Called in the thread that speaks HTTP."""
+        return self.times.profile(self.runner.part_seconds())
 
     def metrics_text(self) -> bytes:
         """The ``/metrics`` page."""

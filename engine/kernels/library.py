@@ -9,9 +9,10 @@ from __future__ import annotations
 import ctypes
 import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -196,34 +197,47 @@ class Pool:
     key_scales: Sequence[int] = ()
     value_scales: Sequence[int] = ()
     _arrays: list[Any] = field(default_factory=list, repr=False)
+    _addresses: list[int] = field(default_factory=list, repr=False)
 
-    def _by_layer(self) -> list[c_void_p]:
+    def _by_layer(self) -> list[int]:
         if not self._arrays:
             parts = (self.keys, self.values, self.key_scales, self.value_scales)
-            self._arrays.extend((c_void_p * len(part))(*part) for part in parts)
-        return [ctypes.cast(array, c_void_p) for array in self._arrays]
+            arrays = [(c_void_p * len(part))(*part) for part in parts]
+            self._arrays.append(arrays)
+            self._addresses.extend(ctypes.addressof(array) for array in arrays)
+        return self._addresses
 
 
-@dataclass(frozen=True)
-class StepArrays:
+@dataclass(slots=True)
+class StepInput:
     """A flat batch of T tokens in S spans (consecutive tokens of one sequence), and whose next token is wanted.
 
-    int64: ``token_ids`` [T], ``positions`` [T], ``slots`` [T] (block x 16 + offset), ``span_blocks`` [S] (where a
-    span's table begins in ``blocks``), ``greedy_tokens`` and ``logit_tokens`` (rows of the batch). int32:
-    ``span_start`` [S] (first position), ``span_count`` [S], ``blocks``. ``logits``: fp32 [len(logit_tokens), vocab],
-    written.
+    [T]: ``token_ids``, ``positions``, ``slots`` (block x 16 + offset). [S]: ``span_start`` (first position),
+    ``span_count``, ``span_blocks`` (where a span's table begins in ``blocks``). ``greedy_tokens`` and ``logit_tokens``
+    are rows of the batch.
     """
 
-    token_ids: np.ndarray
-    positions: np.ndarray
-    slots: np.ndarray
-    span_start: np.ndarray
-    span_count: np.ndarray
-    span_blocks: np.ndarray
-    blocks: np.ndarray
-    greedy_tokens: np.ndarray
-    logit_tokens: np.ndarray
+    token_ids: Sequence[int]
+    positions: Sequence[int]
+    slots: Sequence[int]
+    span_start: Sequence[int]
+    span_count: Sequence[int]
+    span_blocks: Sequence[int]
+    blocks: Sequence[int]
+    greedy_tokens: Sequence[int]
+    logit_tokens: Sequence[int]
+
+
+@dataclass(slots=True)
+class StepOutput:
+    """What a step computed."""
+
+    best: np.ndarray
+    """int64 [len(greedy_tokens)], the token of the largest logit; -1 where a logit is not finite."""
+    finite: np.ndarray
+    """bool [T], whether all that was computed for a token is finite."""
     logits: np.ndarray
+    """fp32 [len(logit_tokens), vocab]"""
 
 
 class Kernels:
@@ -247,30 +261,35 @@ class Kernels:
         """End the threads. Nothing may be computed afterwards."""
         self._finalizer()
 
-    def step(self, model: PackedModel, pool: Pool, arrays: StepArrays) -> tuple[np.ndarray, np.ndarray]:
-        """Compute a flat batch and write its K and V into the pool.
-
-        Returns int64 [len(greedy_tokens)], the token of the largest logit (-1 where a logit is not finite), and bool
-        [T], whether all that was computed for a token is finite. Raises MemoryError.
-        """
-        best = np.empty(len(arrays.greedy_tokens), np.int64)
-        finite = np.empty(len(arrays.token_ids), np.bool_)
+    def step(self, model: PackedModel, pool: Pool, batch: StepInput) -> StepOutput:
+        """Compute a flat batch and write its K and V into the pool. Raises MemoryError."""
+        # All numbers of a kind in one array: making an array and asking where it is costs microseconds, some twenty of
+        # them for each array when the weights have just pushed Python out of the caches.
+        wide = (
+            batch.token_ids,
+            batch.positions,
+            batch.slots,
+            batch.span_blocks,
+            batch.greedy_tokens,
+            batch.logit_tokens,
+        )
+        narrow = (batch.span_start, batch.span_count, batch.blocks)
+        wide_numbers = np.array([*chain.from_iterable(wide)], np.int64)
+        narrow_numbers = np.array([*chain.from_iterable(narrow)], np.int32)
+        token_ids, positions, slots, span_blocks, greedy, logit_tokens = _places(wide_numbers, wide)
+        span_start, span_count, blocks = _places(narrow_numbers, narrow)
+        best = np.empty(len(batch.greedy_tokens), np.int64)
+        finite = np.empty(len(batch.token_ids), np.bool_)
+        logits = np.empty((len(batch.logit_tokens), model.vocab), np.float32)
         step = _Step(
-            len(arrays.token_ids), len(arrays.span_start), len(best), len(arrays.logit_tokens),
-            *(
-                _address(array)
-                for array in (arrays.token_ids, arrays.positions, arrays.slots, arrays.span_start, arrays.span_count,
-                              arrays.span_blocks, arrays.blocks)
-            ),
+            len(finite), len(batch.span_start), len(best), len(logits),
+            token_ids, positions, slots, span_start, span_count, span_blocks, blocks,
             KV_TYPES[pool.kv_type], pool.num_blocks, *pool._by_layer(),
-            *(
-                _address(array)
-                for array in (arrays.greedy_tokens, best, arrays.logit_tokens, arrays.logits, finite)
-            ),
+            greedy, best.ctypes.data, logit_tokens, logits.ctypes.data, finite.ctypes.data,
         )  # fmt: skip
         if self._library.slotdeck_step(self._handle, ctypes.byref(model._structure()), ctypes.byref(step)):
             raise MemoryError("not enough memory for the buffers of this step")
-        return best, finite
+        return StepOutput(best, finite, logits)
 
     def seconds(self) -> dict[str, float]:
         """What each of PARTS has taken in all steps so far, waiting for other threads included. Any thread may ask,
@@ -311,6 +330,14 @@ def empty(columns: int, depth: int, bits: int = 8) -> Packed:
     """A packed product of zeros, padded to 32 columns and a depth of 64."""
     codes, scales = Packed.shapes(pad(columns, TILE), pad(depth, GROUP), bits)
     return Packed(np.full(codes, 128 if bits == 8 else 0, np.uint8), np.zeros(scales, np.uint16))
+
+
+def _places(numbers: np.ndarray, parts: Sequence[Sequence[int]]) -> Iterator[int]:
+    """Addresses of the parts of which ``numbers`` was made, in order."""
+    place = numbers.ctypes.data
+    for part in parts:
+        yield place
+        place += len(part) * numbers.itemsize
 
 
 def _address(array: np.ndarray) -> int:

@@ -263,9 +263,9 @@ def _check_first_forward(decoder: StepDecoder, device: torch.device) -> None:
     config = decoder.config
     count = min(4, config.max_positions)
     store = KVStore(config, 1, decoder.kv_dtype, device)
-    positions = torch.arange(count, device=device)
+    positions = range(count)
     batch = Batch(
-        token_ids=positions % config.vocab_size,
+        token_ids=[position % config.vocab_size for position in positions],
         positions=positions,
         slots=positions,
         layout=decoder.lay_out([Span(0, count, [0])], store),

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-import numpy as np
 import torch
 
 from engine.kernels.build import BuildError
-from engine.kernels.library import Kernels, PackedModel, Pool, StepArrays
+from engine.kernels.library import Kernels, PackedModel, Pool, StepInput
 from engine.model.attention import Span
 from engine.model.config import ModelConfig
 from engine.model.decoder import Batch, Output
@@ -34,14 +34,12 @@ _KV_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16
 class NativeLayout:
     """Spans of one step as the kernels read them: S spans, their first positions, lengths, and block tables."""
 
-    starts: np.ndarray
-    """int32 [S]"""
-    counts: np.ndarray
-    """int32 [S]"""
-    tables: np.ndarray
-    """int64 [S]: where the span's block table begins in ``blocks``."""
-    blocks: np.ndarray
-    """int32, all tables one after another"""
+    starts: list[int]
+    counts: list[int]
+    tables: list[int]
+    """[S]: where the span's block table begins in ``blocks``."""
+    blocks: list[int]
+    """All tables one after another."""
 
 
 class NativeDecoder:
@@ -55,7 +53,6 @@ class NativeDecoder:
         self.kernels = kernels
         self.kv_dtype = DTYPES[NATIVE_KV_DTYPE]
         self._model = model
-        self._seconds = kernels.seconds()
         self._last_pool: tuple[object, Pool] | None = None
 
     @property
@@ -69,7 +66,6 @@ class NativeDecoder:
         if threads != self.kernels.threads:
             before, self.kernels = self.kernels, Kernels(threads, self.kernels.instruction_set)
             before.close()
-            self._seconds = self.kernels.seconds()
 
     def lay_out(self, spans: Sequence[Span], store: KVStore) -> NativeLayout:
         """Lay out one step. Raises ValueError when a table is too short or names a block outside the pool."""
@@ -82,33 +78,36 @@ class NativeDecoder:
         if min(blocks) < 0 or max(blocks) >= store.num_blocks:
             raise ValueError(f"block ids must be 0 to {store.num_blocks - 1}")
         return NativeLayout(
-            starts=np.array([span.start for span in spans], np.int32),
-            counts=np.array([span.count for span in spans], np.int32),
-            tables=np.cumsum([0, *lengths[:-1]], dtype=np.int64),
-            blocks=np.array(blocks, np.int32),
+            starts=[span.start for span in spans],
+            counts=[span.count for span in spans],
+            tables=[0, *accumulate(lengths[:-1])],
+            blocks=blocks,
         )
 
     def forward(self, batch: Batch, store: KVStore) -> Output:
         """Run one step and write its K and V into ``store``; see :meth:`engine.model.decoder.Decoder.forward`."""
         layout = batch.layout
         assert isinstance(layout, NativeLayout)
-        logits = torch.empty(len(batch.logit_rows), self.config.vocab_size)
-        arrays = StepArrays(
-            token_ids=batch.token_ids.numpy(),
-            positions=batch.positions.numpy(),
-            slots=batch.slots.numpy(),
-            span_start=layout.starts,
-            span_count=layout.counts,
-            span_blocks=layout.tables,
-            blocks=layout.blocks,
-            greedy_tokens=batch.best_rows.numpy(),
-            logit_tokens=batch.logit_rows.numpy(),
-            logits=logits.numpy(),
+        computed = self.kernels.step(
+            self._model,
+            self._pool(store),
+            StepInput(
+                token_ids=batch.token_ids,
+                positions=batch.positions,
+                slots=batch.slots,
+                span_start=layout.starts,
+                span_count=layout.counts,
+                span_blocks=layout.tables,
+                blocks=layout.blocks,
+                greedy_tokens=batch.best_rows,
+                logit_tokens=batch.logit_rows,
+            ),
         )
-        best, finite = self.kernels.step(self._model, self._pool(store), arrays)
-        before, self._seconds = self._seconds, self.kernels.seconds()
-        parts = {part: seconds - before[part] for part, seconds in self._seconds.items()}
-        return Output(logits, torch.from_numpy(finite), best.tolist(), parts)
+        return Output(torch.from_numpy(computed.logits), computed.finite, computed.best.tolist())
+
+    def part_seconds(self) -> dict[str, float]:
+        """See :meth:`engine.kernels.library.Kernels.seconds`."""
+        return self.kernels.seconds()
 
     def _pool(self, store: KVStore) -> Pool:
         """The addresses of the pool, read anew when it was made anew: reading them costs a tenth of a millisecond."""

@@ -81,6 +81,10 @@ class Runner:
         """Bytes of host memory that hold the KV of preempted requests."""
         return self._host_copies.bytes_held
 
+    def part_seconds(self) -> dict[str, float]:
+        """What each part of the decoder's work has taken so far; empty where that is not measured. Any thread."""
+        return self._decoder.part_seconds()
+
     def forget_swapped(self) -> None:
         """Forget all host copies: after a step that failed, everything is computed again."""
         self._host_copies.forget()
@@ -186,12 +190,12 @@ class Runner:
         laid_out = time.perf_counter()
         try:
             output = self._decoder.forward(batch, self._store)
-            good = output.finite.cpu().numpy()
+            good = output.finite
         except BaseException:
-            self._store.clear(self._store.token_rows(batch.slots))  # half-written values must not stay
+            self._clear(batch.slots)  # half-written values must not stay
             raise
         computed = time.perf_counter()
-        result.seconds = {"lay_out": laid_out - began, "forward": computed - laid_out, **output.seconds}
+        result.seconds = {"lay_out": laid_out - began, "forward": computed - laid_out}
         if not good.all():
             self._fail(rows, ends, good, batch, result)
         for row, token in zip(greedy, output.best, strict=True):
@@ -235,18 +239,13 @@ class Runner:
             blocks = span.blocks
             slots += [blocks[at // BLOCK_SIZE] * BLOCK_SIZE + at % BLOCK_SIZE for at in reach]
         last = {id(row): end - 1 for row, end in zip(rows, ends, strict=True)}
-
-        def on_device(numbers: list[int]) -> torch.Tensor:
-            # By way of numpy, which is several times as fast at this as torch.tensor.
-            return torch.from_numpy(np.array(numbers, np.int64)).to(self.device)
-
         return Batch(
-            token_ids=on_device(token_ids),
-            positions=on_device(positions),
-            slots=on_device(slots),
+            token_ids=token_ids,
+            positions=positions,
+            slots=slots,
             layout=layout,
-            logit_rows=on_device([last[id(row)] for row in samplers]),
-            best_rows=on_device([last[id(row)] for row in greedy]),
+            logit_rows=[last[id(row)] for row in samplers],
+            best_rows=[last[id(row)] for row in greedy],
         )
 
     def _fail(
@@ -257,7 +256,10 @@ class Runner:
             part = slice(end - row.count, end)
             if not good[part].all():
                 result.failures[row.request.id] = NOT_FINITE
-                self._store.clear(self._store.token_rows(batch.slots[part]))
+                self._clear(batch.slots[part])
+
+    def _clear(self, slots: Sequence[int]) -> None:
+        self._store.clear(self._store.token_rows(torch.tensor(slots, device=self.device)))
 
 
 def kv_type(name: str, default: str) -> str:

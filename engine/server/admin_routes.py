@@ -42,7 +42,7 @@ def admin_router(context: ServerContext) -> APIRouter:
 
     @router.get("/profile")
     async def profile() -> Response:
-        return Response(engine.times.profile().model_dump_json(), media_type="application/json")
+        return Response(engine.profile().model_dump_json(), media_type="application/json")
 
     @router.get("/past")
     async def past() -> Response:

@@ -58,15 +58,16 @@ class StepTimes:
             for name, seconds in parts.items():
                 self._parts[name] += seconds
 
-    def profile(self) -> Profile:
-        """Called in the thread that speaks HTTP, whose processor time it tells."""
+    def profile(self, within: dict[str, float]) -> Profile:
+        """With ``within``, the sums that the kernels keep themselves. Called in the thread that speaks HTTP, whose
+        processor time it tells."""
         with self._lock:
             steps, tokens, wall, parts = self._steps, self._tokens, self._wall, dict(self._parts)
         return Profile(
             steps=steps,
             tokens=tokens,
             wall=wall,
-            parts=parts,
+            parts=parts | within,
             server_cpu=time.thread_time(),
             process_cpu=time.process_time(),
         )

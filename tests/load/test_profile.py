@@ -43,9 +43,9 @@ def test_the_table_has_a_column_for_each_stage_that_computed_something() -> None
 def test_a_profile_is_the_difference_of_two_readings() -> None:
     times = StepTimes()
     times.add(1.0, 3, {"plan": 0.25})
-    before = times.profile()
+    before = times.profile({})
     times.add(2.0, 4, {"plan": 0.5, "forward": 1.0})
-    spent = times.profile().since(before)
+    spent = times.profile({}).since(before)
     assert (spent.steps, spent.tokens, spent.wall) == (1, 4, 2.0)
     assert spent.parts == {"plan": 0.5, "forward": 1.0}
     assert spent.server_cpu >= 0

@@ -51,14 +51,14 @@ def predictions(model: LoadedModel, token_ids: list[int], kv_dtype: str, chunk: 
     parts = []
     with torch.inference_mode():
         for start in range(0, len(token_ids), chunk):
-            part = torch.tensor(token_ids[start : start + chunk])
-            positions = torch.arange(start, start + len(part))
+            part = token_ids[start : start + chunk]
+            positions = range(start, start + len(part))
             batch = Batch(
                 token_ids=part,
                 positions=positions,
                 slots=positions,
                 layout=model.decoder.lay_out([Span(start, len(part), blocks)], store),
-                logit_rows=torch.arange(len(part)),
+                logit_rows=range(len(part)),
             )
             output = model.decoder.forward(batch, store)
             assert output.finite.all()
