@@ -20,7 +20,7 @@ EXAMPLES = 20 if PATH in os.environ else 60
 """Of a property of a product; the sanitizers watch every access of each, many times as slowly."""
 
 
-def tested_library() -> Path | None:
+def library_under_test() -> Path | None:
     """The library under test; None without a compiler."""
     try:
         return Path(os.environ[PATH]) if PATH in os.environ else library_path()
@@ -30,13 +30,13 @@ def tested_library() -> Path | None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kernels" in metafunc.fixturenames:
-        path = tested_library()
+        path = library_under_test()
         sets = instruction_sets(_load(path)) if path else []
         metafunc.parametrize("kernels", sets, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")
 def kernels(request: pytest.FixtureRequest) -> Iterator[Kernels]:
-    kernels = Kernels(2, request.param, tested_library())
+    kernels = Kernels(2, request.param, library_under_test())
     yield kernels
     kernels.close()

@@ -22,7 +22,7 @@ from engine.model.load import load_model
 from engine.model.native import NativeDecoder
 from engine.model.packing import packed_model
 from engine.settings import BLOCK_SIZE
-from tests.kernels.conftest import EXAMPLES
+from tests.kernels.conftest import EXAMPLES, library_under_test
 from tests.kernels.twins import rounded_decoder
 from tests.model.helpers import save_tiny_llama, save_tiny_mistral
 
@@ -33,6 +33,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "odd sizes": {"head_dim": 24, "num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 72},
     "long heads": {"head_dim": 96, "num_hidden_layers": 1, "vocab_size": 333},
     "window within a part": {"sliding_window": 37},
+    "window over strips": {"sliding_window": 600},
     "window over parts, odd sizes": {
         "sliding_window": 100,
         "head_dim": 24,
@@ -165,7 +166,7 @@ def test_steps_equal_the_twin_over_a_full_pool(
     source = random.Random(seed)
     torch.manual_seed(seed)
     counts = [source.choice([1, 1, 1, 2, 3]) for _ in range(source.randint(1, 12))]
-    lengths = [source.randint(count, 260) for count in counts]
+    lengths = [source.randint(count, source.choice([260, 260, 1200])) for count in counts]
     blocks = list(range(sum(-(-length // BLOCK_SIZE) for length in lengths)))
     ours, theirs = filled_stores(native.config, len(blocks), kv_dtype)
     source.shuffle(blocks)
@@ -182,6 +183,30 @@ def test_steps_equal_the_twin_over_a_full_pool(
     assert float(difference.max()) < FLIPPED
     assert bool(output.finite.all())
     assert output.best == output.logits.argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
+@pytest.mark.parametrize("shape", ["grouped", "tied, wide groups", "odd sizes", "window over strips"])
+def test_a_long_sequence_gives_the_same_bits_on_any_number_of_threads_and_in_a_chunk(
+    kernels: Kernels, pairs: dict[str, Pair], shape: str, kv_dtype: str
+) -> None:
+    if not kernels:
+        return
+    torch.manual_seed(5)
+    model = pairs[shape][0]
+    store, _ = filled_stores(model.config, 80, kv_dtype)
+    tables = [list(range(10, 80)), [3, 1, 2]]
+    found = []
+    for threads in (1, 2, 3, 8):
+        own = Kernels(threads, kernels.instruction_set, library_under_test())
+        native = NativeDecoder(model.config, model._model, own)
+        chunk, alone = Span(1090, 11, tables[0]), [Span(1100, 1, tables[0]), Span(40, 1, tables[1])]
+        with torch.inference_mode():
+            prefilled = native.forward(batch_of(native, store, [chunk], [list(range(20, 31))]), store)
+            decoded = native.forward(batch_of(native, store, alone, [[30], [7]]), store)
+        own.close()
+        found += [prefilled.logits[-1], decoded.logits[0]]
+    assert all(torch.equal(logits, found[0]) for logits in found)
 
 
 def test_a_step_tells_where_its_time_went(kernels: Kernels, pairs: dict[str, Pair]) -> None:

@@ -2,6 +2,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <type_traits>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
 
 #include "team.h"
 #include "types.h"
@@ -52,29 +57,64 @@ const Variant VARIANTS[] = {
     {"portable", [] { return true; }, forward_portable, scratch_portable, product_portable},
 };
 
-constexpr int64_t GROUP = 64, BLOCK = 32, CHUNK = 16;
+constexpr int64_t GROUP = 64, BLOCK = 32, CHUNK = 16, STRIP = 256;
+constexpr int64_t TASKS_PER_THREAD = 2;  // of attention: a decode with more to read than such a task has is shared out
 constexpr int PHASES_PER_LAYER = 8, PHASES_BESIDE = 4;  // at most, in forward.cpp
 
 int64_t padded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
 
-// A block of memory that only grows.
-struct Buffer {
-    void* data = nullptr;
-    size_t size = 0;
+// The memory of a step: one block that only grows, in parts that begin at pages, one after the other. Parts at addresses
+// of the allocator's choice fall by chance on places that push each other out of the first cache: steps of twenty rows
+// took up to 12 % longer in one run of a program than in the next.
+class Memory {
+  public:
+    ~Memory() { free(data); }
 
-    template <typename T>
-    T* take(int64_t count) {
-        const size_t wanted = (size_t)padded(count * (int64_t)sizeof(T) + 64, 64);
+    // Calls `parts` twice, first to learn the size: `part(pointer, count)` says where a part of `count` values is.
+    // Raises bad_alloc.
+    template <typename Parts>
+    void lay_out(Parts parts) {
+        for (int pass = 0; pass < 2; ++pass) {
+            int64_t end = 0;
+            parts([&](auto*& pointer, int64_t count) {
+                const int64_t bytes = count * (int64_t)sizeof(*pointer) + SPARE;
+                if (pass == 1) {
+                    pointer = (std::remove_reference_t<decltype(pointer)>)(data + end);
+                    allow(data + end, bytes);
+                }
+                end += padded(bytes, PAGE);
+            });
+            if (pass == 0) grow(end);
+        }
+    }
+
+  private:
+    static constexpr int64_t PAGE = 4096;
+    static constexpr int64_t SPARE = 64;  // vectors may be read beyond the last value
+
+    char* data = nullptr;
+    int64_t size = 0;
+
+    void grow(int64_t wanted) {
         if (wanted > size) {
             free(data);
             size = 0;
-            data = aligned_alloc(64, wanted);
+            data = (char*)aligned_alloc(PAGE, (size_t)wanted);
             if (data == nullptr) throw std::bad_alloc();
             size = wanted;
-            memset(data, 0, wanted);
+            memset(data, 0, (size_t)size);
         }
-        return static_cast<T*>(data);
+        forbid(data, size);
     }
+
+    // So that the sanitizer sees what goes beyond a part.
+#if defined(__SANITIZE_ADDRESS__)
+    static void allow(char* from, int64_t bytes) { ASAN_UNPOISON_MEMORY_REGION(from, bytes); }
+    static void forbid(char* from, int64_t bytes) { ASAN_POISON_MEMORY_REGION(from, bytes); }
+#else
+    static void allow(char*, int64_t) {}
+    static void forbid(char*, int64_t) {}
+#endif
 };
 
 }  // namespace
@@ -82,8 +122,7 @@ struct Buffer {
 struct Kernels {
     Team* team = nullptr;
     const Variant* variant = nullptr;
-    Buffer hidden, query, mixed, cosine, sine, codes, scales, sums, inner_codes, inner_scales, inner_sums, best_value,
-        best_index, bad_logit, scratch, tasks;
+    Memory memory;
     int64_t nanoseconds[PARTS] = {};
 };
 
@@ -107,19 +146,62 @@ struct ProductJob {
     float* out;
 };
 
+// The strips of keys that a span's tokens from `start` on see, `count` of them.
+struct Strips {
+    int32_t first, number;
+
+    Strips(const Model& model, int64_t start, int64_t count) {
+        const int64_t oldest = model.window > 0 && start + 1 > model.window ? start + 1 - model.window : 0;
+        first = (int32_t)(oldest / STRIP);
+        number = (int32_t)((start + count + STRIP - 1) / STRIP) - first;
+    }
+};
+
+// How the attention of a step is cut: into at most so many tasks, with so many places for strips computed apart; a
+// decode's strips make even pieces of at most `piece`.
+struct Attention {
+    int64_t tasks = 0, places = 0, piece = 0;
+
+    Attention(const Model& model, const Step& step, int64_t threads) {
+        int64_t strips = 0;
+        for (int32_t span = 0; span < step.spans; ++span)
+            for (int32_t at = 0; at < step.span_count[span]; at += (int32_t)CHUNK)
+                strips += Strips(model, step.span_start[span] + at, 1).number * model.kv_heads;
+        piece = (strips + threads * TASKS_PER_THREAD - 1) / (threads * TASKS_PER_THREAD);
+        for (int32_t span = 0; span < step.spans; ++span) {
+            const int64_t count = step.span_count[span], own = pieces(model, step, span);
+            tasks += (count + CHUNK - 1) / CHUNK * own * model.kv_heads;
+            if (own > 1) places += Strips(model, step.span_start[span], 1).number * model.kv_heads;
+        }
+    }
+
+    int32_t pieces(const Model& model, const Step& step, int32_t span) const {
+        if (step.span_count[span] > 1) return 1;
+        return (int32_t)((Strips(model, step.span_start[span], 1).number + piece - 1) / piece);
+    }
+};
+
 // Long chunks first, so that the last tasks to be taken are small.
-int32_t lay_out_tasks(const Model& model, const Step& step, AttentionTask* tasks) {
-    int32_t number = 0;
+int32_t lay_out(const Model& model, const Step& step, const Attention& attention, AttentionTask* tasks, Apart* apart) {
+    int32_t number = 0, place = 0;
     for (int longer = 1; longer >= 0; --longer) {
         int32_t row = 0;
-        for (int32_t span = 0; span < step.spans; ++span) {
-            const int32_t count = step.span_count[span];
-            if ((count > 1) == (longer == 1))
-                for (int32_t at = (count - 1) / (int32_t)CHUNK * (int32_t)CHUNK; at >= 0; at -= (int32_t)CHUNK)
-                    for (int32_t head = 0; head < model.kv_heads; ++head)
-                        tasks[number++] = {span, row + at, step.span_start[span] + at,
-                                           count - at < CHUNK ? count - at : (int32_t)CHUNK, head};
-            row += count;
+        for (int32_t span = 0; span < step.spans; row += step.span_count[span++]) {
+            const int32_t count = step.span_count[span], start = step.span_start[span];
+            if ((count > 1) != (longer == 1)) continue;
+            const int32_t pieces = attention.pieces(model, step, span);
+            for (int32_t at = (count - 1) / (int32_t)CHUNK * (int32_t)CHUNK; at >= 0; at -= (int32_t)CHUNK) {
+                const int32_t here = count - at < CHUNK ? count - at : (int32_t)CHUNK;
+                const Strips strips(model, start + at, here);
+                for (int32_t i = 0; i < here; ++i) apart[row + at + i] = {place, pieces > 1 ? strips.number : 0};
+                for (int32_t head = 0; head < model.kv_heads; ++head)
+                    for (int32_t i = 0; i < pieces; ++i) {
+                        const int32_t from = i * strips.number / pieces, to = (i + 1) * strips.number / pieces;
+                        tasks[number++] = {span, row + at, start + at, here, head, strips.first + from, to - from,
+                                           pieces > 1 ? place : -1};
+                        if (pieces > 1) place += to - from;
+                    }
+            }
         }
     }
     return number;
@@ -156,11 +238,6 @@ Kernels* slotdeck_create(const char* instruction_set, int threads) {
 
 void slotdeck_destroy(Kernels* kernels) {
     team_destroy(kernels->team);
-    Buffer* buffers[] = {&kernels->hidden, &kernels->query, &kernels->mixed, &kernels->cosine, &kernels->sine,
-                         &kernels->codes, &kernels->scales, &kernels->sums, &kernels->inner_codes,
-                         &kernels->inner_scales, &kernels->inner_sums, &kernels->best_value, &kernels->best_index,
-                         &kernels->bad_logit, &kernels->scratch, &kernels->tasks};
-    for (Buffer* buffer : buffers) free(buffer->data);
     delete kernels;
 }
 
@@ -179,29 +256,34 @@ int slotdeck_step(Kernels* kernels, const Model* model, const Step* step) try {
     const int64_t attended = padded((int64_t)model->heads * model->head_dim, GROUP);
     const int64_t widest = hidden > attended ? hidden : attended, wanted = step->greedy + step->logit_rows;
     const int64_t rows = tokens > wanted ? tokens : wanted;
-    int64_t tasks = 0;
-    for (int32_t span = 0; span < step->spans; ++span)
-        tasks += (step->span_count[span] + CHUNK - 1) / CHUNK * model->kv_heads;
+    const Attention attention(*model, *step, threads);
     Workspace space;
-    space.hidden = kernels->hidden.take<float>(tokens * hidden);
-    space.query = kernels->query.take<float>(tokens * model->heads * model->head_stride);
-    space.mixed = kernels->mixed.take<float>(tokens * attended);
-    space.cosine = kernels->cosine.take<float>(tokens * half);
-    space.sine = kernels->sine.take<float>(tokens * half);
-    space.codes = kernels->codes.take<int8_t>(rows * widest);
-    space.scales = kernels->scales.take<float>(rows * widest / GROUP);
-    space.sums = kernels->sums.take<int32_t>(rows * widest / BLOCK);
-    space.inner_codes = kernels->inner_codes.take<int8_t>(tokens * inner);
-    space.inner_scales = kernels->inner_scales.take<float>(tokens * inner / GROUP);
-    space.inner_sums = kernels->inner_sums.take<int32_t>(tokens * inner / BLOCK);
-    space.best_value = kernels->best_value.take<float>(threads * step->greedy);
-    space.best_index = kernels->best_index.take<int64_t>(threads * step->greedy);
-    space.bad_logit = kernels->bad_logit.take<uint8_t>(threads * step->greedy);
     space.scratch_bytes = kernels->variant->scratch(model) * 4;
-    space.scratch = kernels->scratch.take<char>(threads * space.scratch_bytes);
-    AttentionTask* list = kernels->tasks.take<AttentionTask>(tasks);
-    space.num_tasks = lay_out_tasks(*model, *step, list);
-    space.tasks = list;
+    AttentionTask* tasks;
+    Apart* apart;
+    kernels->memory.lay_out([&](auto part) {
+        part(space.hidden, tokens * hidden);
+        part(space.query, tokens * model->heads * model->head_stride);
+        part(space.mixed, tokens * attended);
+        part(space.cosine, tokens * half);
+        part(space.sine, tokens * half);
+        part(space.codes, rows * widest);
+        part(space.scales, rows * widest / GROUP);
+        part(space.sums, rows * widest / BLOCK);
+        part(space.inner_codes, tokens * inner);
+        part(space.inner_scales, tokens * inner / GROUP);
+        part(space.inner_sums, tokens * inner / BLOCK);
+        part(space.best_value, threads * step->greedy);
+        part(space.best_index, threads * step->greedy);
+        part(space.bad_logit, threads * step->greedy);
+        part(space.scratch, threads * space.scratch_bytes);
+        part(tasks, attention.tasks);
+        part(apart, tokens);
+        part(space.places, attention.places * (model->heads / model->kv_heads) * (model->head_stride + 2));
+    });
+    space.num_tasks = lay_out(*model, *step, attention, tasks, apart);
+    space.tasks = tasks;
+    space.apart = apart;
     space.nanoseconds = kernels->nanoseconds;
     // A thread that comes to the head when all is done writes nothing, so its entries must be there before.
     for (int64_t i = 0; i < threads * step->greedy; ++i) {
@@ -225,14 +307,12 @@ int slotdeck_step(Kernels* kernels, const Model* model, const Step* step) try {
 // out[count, columns] = values[count, depth] x weights. 0, or 1 when memory is short.
 int slotdeck_product(Kernels* kernels, const Product* weights, const float* values, int64_t count, float* out) try {
     const int64_t groups = weights->depth / GROUP;
-    ProductJob job{kernels->variant,
-                   weights,
-                   values,
-                   count,
-                   kernels->codes.take<int8_t>(count * weights->depth),
-                   kernels->scales.take<float>(count * groups),
-                   kernels->sums.take<int32_t>(count * groups * 2),
-                   out};
+    ProductJob job{kernels->variant, weights, values, count, nullptr, nullptr, nullptr, out};
+    kernels->memory.lay_out([&](auto part) {
+        part(job.codes, count * weights->depth);
+        part(job.scales, count * groups);
+        part(job.sums, count * groups * 2);
+    });
     const bool ran = team_run(
         kernels->team,
         [](void* argument, Team* team, int thread, int) {

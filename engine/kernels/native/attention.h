@@ -12,6 +12,7 @@
 namespace SLOTDECK_ISA {
 
 constexpr int PART = 64;      // keys of a part
+constexpr int STRIP = 256;    // keys that are mixed by themselves, so that several threads may share a long sequence
 constexpr int CHUNK = 16;     // query tokens of a task
 constexpr int FEW_ROWS = 5;   // up to here, keys and values are read where they lie
 constexpr int RUN = 16;       // keys that lie one after another: the size of a block is a multiple of it
@@ -261,14 +262,46 @@ SEPARATE void score_turned(const float* query, const Runs& keys, int64_t rows, i
     }
 }
 
+// A row's softmax over some keys: values mixed with weights relative to the largest score, and the weights' total.
+struct Softmax {
+    float* mixed;  // [stride]
+    float largest, total;
+};
+
 // Floats of scratch that `attend` needs for `rows` rows.
 inline int64_t attention_scratch(int64_t rows, int64_t stride) {
-    return rows * (2 * stride + PART + 2) + 2 * PART * stride + LANES * stride;
+    return rows * (3 * stride + PART + 2 + (int64_t)sizeof(Softmax) / 4) + 2 * PART * stride + LANES * stride;
 }
 
-// The first key that the first token of a task sees.
-inline int64_t oldest_key(const Model& model, const AttentionTask& task) {
-    return model.window > 0 && task.start + 1 > model.window ? task.start + 1 - model.window : 0;
+// Adds what came of the next strip. A row sees nothing of a strip whose largest score is -inf.
+inline void add_strip(Softmax& row, const Softmax& strip, int64_t stride) {
+    if (strip.largest == -__builtin_inff()) return;
+    float kept = 1, share = 1;  // exp(0) of the larger one
+    if (row.largest == -__builtin_inff())
+        kept = 0;
+    else if (strip.largest > row.largest)
+        kept = exponential(splat(row.largest - strip.largest))[0];
+    else
+        share = exponential(splat(strip.largest - row.largest))[0];
+    row.largest = strip.largest > row.largest ? strip.largest : row.largest;
+    row.total = row.total * kept + strip.total * share;
+    for (int64_t i = 0; i < stride; i += LANES)
+        store(row.mixed + i, load<Floats>(row.mixed + i) * kept + load<Floats>(strip.mixed + i) * share);
+}
+
+// The result of a row: query head `head` of `token`.
+inline void finish_row(const Model& model, const Workspace& space, const Softmax& row, int64_t token, int64_t head) {
+    const int64_t width = model.head_dim, line = (model.heads * width + 63) / 64 * 64;
+    const float inverse = 1.0f / row.total;
+    float* to = space.mixed + token * line + head * width;
+    for (int64_t i = 0; i < width; ++i) to[i] = row.mixed[i] * inverse;
+}
+
+// Where a task's walk over the keys begins: at the first part that its first token sees, or at its first strip.
+inline int64_t first_key(const Model& model, const AttentionTask& task) {
+    const int64_t oldest = model.window > 0 && task.start + 1 > model.window ? task.start + 1 - model.window : 0;
+    const int64_t strip = (int64_t)task.strip * STRIP;
+    return oldest > strip ? oldest / PART * PART : strip;
 }
 
 // Where the run of a position begins among the keys or values that a task reads.
@@ -287,26 +320,36 @@ SEPARATE void attend(const Model& model, const Step& step, const Workspace& spac
     const int64_t rows = task.count * shared;
     float* query = scratch;
     float* out = query + rows * stride;
-    float* weights = out + rows * stride;
+    float* mixed = out + rows * stride;
+    float* weights = mixed + rows * stride;
     float* keys = weights + rows * PART;
     float* values = keys + PART * stride;
     float* turned = values + PART * stride;
     float* largest = turned + LANES * stride;
     float* total = largest + rows;
+    Softmax* whole_rows = (Softmax*)(total + rows);
     for (int64_t row = 0; row < rows; ++row) {
         const int64_t token = task.first_row + row / shared, head = task.kv_head * shared + row % shared;
         memcpy(query + row * stride, space.query + (token * model.heads + head) * stride, (size_t)stride * 4);
-        largest[row] = -__builtin_inff();
-        total[row] = 0;
+        whole_rows[row] = {out + row * stride, -__builtin_inff(), 0};
     }
     memset(out, 0, (size_t)(rows * stride) * 4);
     // A row of the pool can be read in whole vectors only where it ends with one.
-    const bool whole = width % LANES == 0, few = rows <= FEW_ROWS;
+    const bool whole = width % LANES == 0, few = rows <= FEW_ROWS, apart = task.place >= 0;
     const int64_t row_bytes = width * bytes_of(step.kv_type);
     const int64_t seen = task.start + task.count;  // keys that the last token sees, were there no window
     const int64_t window = model.window > 0 ? model.window : seen;
-    const int64_t after_begin = oldest_key(model, after) / PART * PART, after_seen = after.start + after.count;
-    for (int64_t begin = oldest_key(model, task) / PART * PART; begin < seen; begin += PART) {
+    const int64_t strips_end = (int64_t)(task.strip + task.strips) * STRIP, last = strips_end < seen ? strips_end : seen;
+    const int64_t after_begin = first_key(model, after), after_seen = after.start + after.count;
+    for (int64_t begin = first_key(model, task), strip_begin = -1; begin < last; begin += PART) {
+        if (begin % STRIP == 0 || strip_begin < 0) {
+            strip_begin = begin;
+            for (int64_t row = 0; row < rows; ++row) {
+                largest[row] = -__builtin_inff();
+                total[row] = 0;
+            }
+            memset(mixed, 0, (size_t)(rows * stride) * 4);
+        }
         const int64_t end = begin + PART < seen ? begin + PART : seen, count = end - begin;
         const int64_t padded = (count + LANES - 1) / LANES * LANES;
         int64_t places[PART / RUN];
@@ -317,7 +360,7 @@ SEPARATE void attend(const Model& model, const Step& step, const Workspace& spac
             places[run] = run_of(model, step, task, here < seen ? here : seen - 1);
             part_keys.at[run] = all_keys.row(places[run]);
             part_values.at[run] = part_keys.next[run] = all_values.row(places[run]);
-            part_values.next[run] = all_keys.row(end < seen ? run_of(model, step, task, next < seen ? next : seen - 1)
+            part_values.next[run] = all_keys.row(begin + PART < last ? run_of(model, step, task, next < seen ? next : seen - 1)
                                                  : run_of(model, step, after, later < after_seen ? later : after_seen - 1));
         }
         if (!whole || !few) {
@@ -356,16 +399,37 @@ SEPARATE void attend(const Model& model, const Step& step, const Workspace& spac
             largest[row] = most;
             if (before != most)
                 for (int64_t i = 0; i < stride; i += LANES)
-                    store(out + row * stride + i, load<Floats>(out + row * stride + i) * kept);
+                    store(mixed + row * stride + i, load<Floats>(mixed + row * stride + i) * kept);
         }
-        mix(weights, part_values, rows, count, stride, out);
+        mix(weights, part_values, rows, count, stride, mixed);
+        if ((begin + PART) % STRIP != 0 && begin + PART < last) continue;
+        if (!apart) {
+            for (int64_t row = 0; row < rows; ++row)
+                add_strip(whole_rows[row], {mixed + row * stride, largest[row], total[row]}, stride);
+            continue;
+        }
+        float* place = space.places + (task.place + begin / STRIP - task.strip) * rows * (stride + 2);
+        memcpy(place, mixed, (size_t)(rows * stride) * 4);
+        memcpy(place + rows * stride, largest, (size_t)rows * 4);
+        memcpy(place + rows * (stride + 1), total, (size_t)rows * 4);
     }
-    const int64_t line = (model.heads * width + 63) / 64 * 64;
-    for (int64_t row = 0; row < rows; ++row) {
-        const int64_t token = task.first_row + row / shared, head = task.kv_head * shared + row % shared;
-        const float inverse = 1.0f / total[row];
-        float* to = space.mixed + token * line + head * width;
-        for (int64_t i = 0; i < width; ++i) to[i] = out[row * stride + i] * inverse;
+    if (apart) return;
+    for (int64_t row = 0; row < rows; ++row)
+        finish_row(model, space, whole_rows[row], task.first_row + row / shared, task.kv_head * shared + row % shared);
+}
+
+// Adds up the strips of one token that were computed apart. `scratch` holds a row.
+SEPARATE void add_strips(const Model& model, const Workspace& space, int64_t token, float* scratch) {
+    const Apart apart = space.apart[token];
+    const int64_t stride = model.head_stride, shared = model.heads / model.kv_heads;
+    for (int64_t head = 0; head < model.heads; ++head) {
+        memset(scratch, 0, (size_t)stride * 4);
+        Softmax whole{scratch, -__builtin_inff(), 0};
+        const int64_t row = head % shared;
+        float* place = space.places + (apart.place + head / shared * apart.strips) * shared * (stride + 2);
+        for (int64_t strip = 0; strip < apart.strips; ++strip, place += shared * (stride + 2))
+            add_strip(whole, {place + row * stride, place[shared * stride + row], place[shared * (stride + 1) + row]}, stride);
+        finish_row(model, space, whole, token, head);
     }
 }
 

@@ -135,6 +135,7 @@ inline void mix_keys(const Context& c, int number) {
     });
     const int64_t groups = c.attended / GROUP;
     share_rows(c, c.step.tokens, [&](int64_t row) {
+        if (c.space.apart[row].strips > 0) add_strips(c.model, c.space, row, c.scratch);
         quantise_row(c.space.mixed + row * c.attended, c.attended, c.space.codes + row * c.attended,
                      c.space.scales + row * groups, c.space.sums + row * groups * 2);
     });

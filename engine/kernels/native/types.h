@@ -70,9 +70,16 @@ struct Step {
 // Where the time of steps goes, in the order of engine/kernels/library.py's PARTS.
 enum Part : int32_t { PART_EMBED, PART_NORM, PART_QKV, PART_ATTENTION, PART_OUTPUT, PART_GATE_UP, PART_DOWN, PART_HEAD, PARTS };
 
-// One unit of attention: some query tokens of a span, against one kv head.
+// One unit of attention: some query tokens of a span, against `strips` strips of keys of one kv head, from `strip` on.
+// Where that is not all they see, what comes of each strip goes to places from `place` on; else `place` is -1.
 struct AttentionTask {
-    int32_t span, first_row, start, count, kv_head;
+    int32_t span, first_row, start, count, kv_head, strip, strips, place;
+};
+
+// Of a token whose strips were computed apart: their number, and the place of the first; those of the next kv head
+// follow. Else the number is 0.
+struct Apart {
+    int32_t place, strips;
 };
 
 // Memory of a step, kept and grown between steps. Rows of hidden and mixed are padded to 64 with zeros.
@@ -95,5 +102,7 @@ struct Workspace {
     int64_t scratch_bytes;
     const AttentionTask* tasks;
     int32_t num_tasks;
+    const Apart* apart;   // [tokens]
+    float* places;        // [places, heads / kv_heads, head_stride + 2]: mixes of all rows, then largest and total of each
     int64_t* nanoseconds;  // [PARTS]: grows; written by the thread that called
 };
