@@ -11,7 +11,6 @@ import asyncio
 import dataclasses
 import json
 import signal
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -67,7 +66,6 @@ def main() -> int:
     per_token = config.kv_bytes_per_token(2)
     embedding = config.vocab_size * config.hidden_size
     packed = int(config.num_parameters * SCALES)
-    bandwidths: list[float] = []
     results: dict[str, list[Round]] = {name: [] for name in starts}
     deadline = time.monotonic() + arguments.minutes * 60
     for number in range(arguments.rounds):
@@ -80,8 +78,8 @@ def main() -> int:
             say(f"round {number + 1}: {PEERS[name].name}")
             one = Round()
             if name == OURS:  # each round, since on a shared machine it is never twice the same
-                bandwidths.append(memory_bandwidth(THREADS))
-                say(f"  {bandwidths[-1] / 1e9:.1f} GB/s read from memory")
+                one.bandwidth = memory_bandwidth(THREADS)
+                say(f"  {one.bandwidth / 1e9:.1f} GB/s read from memory")
             try:
                 with running(make, cache=False) as server:
                     one.start_seconds = server.start_seconds
@@ -99,10 +97,10 @@ def main() -> int:
     results = {name: rounds for name, rounds in results.items() if rounds}
     # The tied embedding is kept a second time, in bf16, for looking tokens up.
     kept = packed + 2 * embedding + per_token * SLOTS * CONTEXT
-    facts = Facts(statistics.median(bandwidths) if bandwidths else None, packed, kept)
+    facts = Facts(packed, kept)
     console = Console(width=120)
     console.print(f"machine  {machine_line(machine)}")
-    spread = ", ".join(f"{bandwidth / 1e9:.1f}" for bandwidth in bandwidths)
+    spread = ", ".join(f"{one.bandwidth / 1e9:.1f}" for one in results.get(OURS, []) if one.bandwidth)
     console.print(f"         GB/s read from memory, round by round: {spread}; load average before the run {load:.2f}")
     for name in results:
         version = f" {PEERS[name].version}" if PEERS[name].version else ""

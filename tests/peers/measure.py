@@ -45,6 +45,8 @@ class Round:
     resident_bytes: int = 0
     """All its processes, after the largest load."""
     start_seconds: float = 0.0
+    bandwidth: float | None = None
+    """Bytes per second read from memory just before, where that was measured."""
 
 
 async def measure_users(url: str, users: list[int], number: int) -> list[Point]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from io import StringIO
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -10,10 +11,10 @@ from rich.console import Console
 from tests.peers.measure import Point, Round
 from tests.peers.report import Facts, merged, print_tables, targets
 
-FACTS = Facts(bandwidth=20e9, packed_bytes=140_000_000, kept_bytes=1 << 30)
+FACTS = Facts(packed_bytes=140_000_000, kept_bytes=1 << 30)
 
 
-def a_round(scale: float, resident: int = 0, **changes: float) -> Round:
+def a_round(scale: float, resident: int = 0, **changes: Any) -> Round:
     """20 users at ``scale`` times 100 tokens/s."""
     point = Point("20", 100 * scale, 0.5, 2.0, 0.02, 0.05, 0.1, 1280, 4000, {})
     for name, value in changes.items():
@@ -43,6 +44,14 @@ def test_targets_are_judged_against_the_best_peer_at_the_point() -> None:
     assert found["longest pause at 20 users, half of the best peer's"]["reached"] is True
     assert found["resident memory"]["reached"] is False
     assert found["resident memory"]["found"] == "1800 MiB"
+
+
+def test_the_share_of_bandwidth_is_that_of_each_round_with_its_own_bandwidth() -> None:
+    rounds = [a_round(1, load="1", itl_p50=itl) for itl in (0.0035, 0.005, 0.01)]
+    for one, bandwidth in zip(rounds, (80e9, 40e9, 15e9), strict=True):  # 0.5, 0.7 and 0.93
+        one.bandwidth = bandwidth
+    found = {target["target"].partition(":")[0]: target for target in targets({"slotdeck": rounds}, FACTS)}
+    assert found["bandwidth that decoding for 1 user uses"]["found"] == "0.7"
 
 
 @pytest.mark.parametrize("speed", [100.0, None])
