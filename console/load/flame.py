@@ -151,7 +151,7 @@ def sampled_tree(lines: list[str], profile: Profile) -> Node:
 def _kernel_parts(profile: Profile) -> list[tuple[list[tuple[str, str]], float]]:
     products = ("matrix products", "kernels")
     found = []
-    for name in ("attention", "head", "norms", "embedding", *PRODUCTS):
+    for name in ("attention", "head", "norms", "embedding", "draw", *PRODUCTS):
         if name in profile.parts:
             word = (WORDS.get(name, name), "kernels")
             found.append(([products, word] if name in PRODUCTS else [word], profile.parts[name]))

@@ -37,7 +37,7 @@ def shares(profile: Profile) -> list[Share]:
     """The parts of all steps. Those that are not ``inner`` add up to ``profile.wall``; the last is the rest, which
     nobody measured: between the parts, waiting for a lock or for Python's turn."""
     parts = profile.parts
-    kernels = [name for name in ("attention", "head", "norms", "embedding", *PRODUCTS) if name in parts]
+    kernels = [name for name in ("attention", "head", "norms", "embedding", "draw", *PRODUCTS) if name in parts]
     lines = []
     if kernels:
         lines.append(Share("attention", parts["attention"]))
@@ -49,7 +49,7 @@ def shares(profile: Profile) -> list[Share]:
     else:
         lines.append(Share("model (torch)", parts.get("forward", 0.0)))
         around = 0.0
-    lines.append(Share("sampling", parts.get("sampling", 0.0)))
+    lines.append(Share("sampling", parts.get("sampling", 0.0) + parts.get("draw", 0.0)))
     python = [Share(WORDS[name], parts.get(name, 0.0), inner=True) for name in LOOP]
     if kernels:
         python.append(Share("around the kernels", around, inner=True))

@@ -10,11 +10,11 @@ import ctypes
 import logging
 import weakref
 from collections.abc import Iterator, Sequence
-from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from engine.kernels.build import BuildError, library_path
 
 logger = logging.getLogger(__name__)
 
-ABI = 4
+ABI = 5
 GROUP = 64
 """Values along the depth that share a scale: of activations, and of weights of 8 bits."""
 BLOCK = 32
@@ -30,12 +30,13 @@ BLOCK = 32
 TILE = 32
 """Columns of a product are padded to this."""
 PANEL = 16
+LEAST_TEMPERATURE = 1e-4
 KV_TYPES = {"fp32": 0, "bf16": 1, "fp16": 2, "int8": 3}
 """Types of the KV pool that the attention kernel reads."""
 
-PARTS = ("embedding", "norms", "qkv", "attention", "output", "gate_up", "down", "head")
+PARTS = ("embedding", "norms", "qkv", "attention", "output", "gate_up", "down", "head", "draw")
 """Parts of a step, in the order of the library's counters. ``qkv`` has the rotary embedding and the writing of K and V,
-``gate_up`` SiLU, ``head`` the last norm and the choice of greedy tokens."""
+``gate_up`` SiLU, ``head`` the last norm and the choice of greedy tokens, ``draw`` that of drawn ones."""
 
 
 class _Product(ctypes.Structure):
@@ -69,16 +70,28 @@ class _Model(ctypes.Structure):
     ]
 
 
+class _Draw(ctypes.Structure):
+    _fields_ = [
+        ("token", c_int64),
+        ("seed", c_uint64),
+        ("position", c_uint64),
+        ("top_k", c_int64),
+        ("top_p", c_double),
+        ("scale", c_float),
+        ("min_p", c_float),
+    ]
+
+
 class _Step(ctypes.Structure):
     _fields_ = [
-        *((name, c_int32) for name in ("tokens", "spans", "greedy", "logit_rows")),
+        *((name, c_int32) for name in ("tokens", "spans", "greedy", "logit_rows", "draws")),
         *((name, c_void_p) for name in ("token_ids", "positions", "slots", "span_start", "span_count")),
         ("span_blocks", c_void_p),
         ("blocks", c_void_p),
         ("kv_type", c_int32),
         ("num_blocks", c_int32),
         *((name, c_void_p) for name in ("keys", "values", "key_scales", "value_scales")),
-        *((name, c_void_p) for name in ("greedy_tokens", "best", "logit_tokens", "logits", "finite")),
+        *((name, c_void_p) for name in ("greedy_tokens", "best", "logit_tokens", "logits", "finite", "draw", "drawn")),
     ]
 
 
@@ -208,13 +221,30 @@ class Pool:
         return self._addresses
 
 
+class Draw(NamedTuple):
+    """How one token is drawn. The draw depends on ``seed``, of which 64 bits count, and ``position`` alone."""
+
+    token: int
+    """Row of the batch after which a token is wanted."""
+    seed: int
+    position: int
+    temperature: float
+    """Above 0; below 0.0001 it counts as that."""
+    top_k: int
+    """The likeliest to draw from; 0: all."""
+    top_p: float
+    """Least share of all probability to draw from, the likeliest first; 1: all."""
+    min_p: float
+    """Least probability of a token to be drawn, as a share of the likeliest's."""
+
+
 @dataclass(slots=True)
 class StepInput:
     """A flat batch of T tokens in S spans (consecutive tokens of one sequence), and whose next token is wanted.
 
     [T]: ``token_ids``, ``positions``, ``slots`` (block x 16 + offset). [S]: ``span_start`` (first position),
     ``span_count``, ``span_blocks`` (where a span's table begins in ``blocks``). ``greedy_tokens`` and ``logit_tokens``
-    are rows of the batch.
+    are rows of the batch, of which the best token and the logits are wanted; of ``draws`` a token is drawn.
     """
 
     token_ids: Sequence[int]
@@ -226,6 +256,7 @@ class StepInput:
     blocks: Sequence[int]
     greedy_tokens: Sequence[int]
     logit_tokens: Sequence[int]
+    draws: Sequence[Draw] = ()
 
 
 @dataclass(slots=True)
@@ -238,6 +269,8 @@ class StepOutput:
     """bool [T], whether all that was computed for a token is finite."""
     logits: np.ndarray
     """fp32 [len(logit_tokens), vocab]"""
+    drawn: list[int]
+    """Tokens, one for each of ``draws``; -1 where a logit is not finite."""
 
 
 class Kernels:
@@ -281,15 +314,18 @@ class Kernels:
         best = np.empty(len(batch.greedy_tokens), np.int64)
         finite = np.empty(len(batch.token_ids), np.bool_)
         logits = np.empty((len(batch.logit_tokens), model.vocab), np.float32)
+        draws = _draws(batch.draws)
+        drawn = (c_int64 * len(batch.draws))()
         step = _Step(
-            len(finite), len(batch.span_start), len(best), len(logits),
+            len(finite), len(batch.span_start), len(best), len(logits), len(draws),
             token_ids, positions, slots, span_start, span_count, span_blocks, blocks,
             KV_TYPES[pool.kv_type], pool.num_blocks, *pool._by_layer(),
             greedy, best.ctypes.data, logit_tokens, logits.ctypes.data, finite.ctypes.data,
+            ctypes.addressof(draws), ctypes.addressof(drawn),
         )  # fmt: skip
         if self._library.slotdeck_step(self._handle, ctypes.byref(model._structure()), ctypes.byref(step)):
             raise MemoryError("not enough memory for the buffers of this step")
-        return StepOutput(best, finite, logits)
+        return StepOutput(best, finite, logits, list(drawn))
 
     def seconds(self) -> dict[str, float]:
         """What each of PARTS has taken in all steps so far, waiting for other threads included. Any thread may ask,
@@ -307,6 +343,15 @@ class Kernels:
         ):
             raise MemoryError("not enough memory for the buffers of this product")
         return out
+
+    def draw(self, logits: np.ndarray, draws: Sequence[Draw]) -> list[int]:
+        """A token for each row of ``logits`` fp32 [len(draws), vocab], as a step draws it; -1: not finite."""
+        drawn = (c_int64 * len(draws))()
+        if self._library.slotdeck_draw(
+            self._handle, _address(logits), logits.shape[1], _draws(draws), len(draws), drawn
+        ):
+            raise MemoryError("not enough memory for the rows to draw from")
+        return list(drawn)
 
     def pack(self, weight: np.ndarray, into: Packed, first: int) -> None:
         """Quantise ``weight`` fp32 [rows, depth] into the columns from ``first`` on of ``into``, of 8 bits.
@@ -330,6 +375,15 @@ def empty(columns: int, depth: int, bits: int = 8) -> Packed:
     """A packed product of zeros, padded to 32 columns and a depth of 64."""
     codes, scales = Packed.shapes(pad(columns, TILE), pad(depth, GROUP), bits)
     return Packed(np.full(codes, 128 if bits == 8 else 0, np.uint8), np.zeros(scales, np.uint16))
+
+
+def _draws(draws: Sequence[Draw]) -> ctypes.Array[_Draw]:
+    return (_Draw * len(draws))(
+        *(
+            _Draw(d.token, d.seed, d.position, d.top_k, d.top_p, 1 / max(d.temperature, LEAST_TEMPERATURE), d.min_p)
+            for d in draws
+        )
+    )
 
 
 def _places(numbers: np.ndarray, parts: Sequence[Sequence[int]]) -> Iterator[int]:
@@ -365,6 +419,7 @@ def _load(path: Path) -> ctypes.CDLL:
         library.slotdeck_times.argtypes, library.slotdeck_times.restype = [c_void_p, c_void_p], None
         library.slotdeck_step.argtypes = [c_void_p, c_void_p, c_void_p]
         library.slotdeck_product.argtypes = [c_void_p, c_void_p, c_void_p, c_int64, c_void_p]
+        library.slotdeck_draw.argtypes = [c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_void_p]
         library.slotdeck_pack.argtypes = [c_void_p, c_int64, c_int64, c_int64, c_int64, c_void_p, c_void_p]
         library.slotdeck_pack.restype = None
         found = library.slotdeck_abi()

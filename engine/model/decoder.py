@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from engine.kernels.library import Draw
 from engine.model.attention import AttentionLayout, Span, attention_for, build_layout
 from engine.model.config import ModelConfig
 from engine.model.kv_store import KVStore
@@ -64,7 +65,9 @@ class Batch:
     logit_rows: Sequence[int]
     """[R]: tokens whose logits are needed."""
     best_rows: Sequence[int] = ()
-    """[B]: tokens whose best next token alone is needed; empty unless the decoder ``picks_best``."""
+    """[B]: tokens whose best next token alone is needed; empty unless the decoder ``chooses``."""
+    draws: Sequence[Draw] = ()
+    """[D]: tokens after which one is to be drawn; empty unless the decoder ``chooses``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +80,16 @@ class Output:
     """bool [T]: whether all that was computed for a token is finite."""
     best: list[int]
     """B token ids, the first of the largest logit; -1 where a logit is not finite."""
+    drawn: list[int]
+    """D token ids; -1 where a logit is not finite."""
 
 
 class StepDecoder(Protocol):
     """What the runner asks of a decoder."""
 
     config: ModelConfig
-    picks_best: bool
+    chooses: bool
+    """Whether it chooses tokens itself, where that depends on nothing but logits and how to draw."""
     kv_dtype: torch.dtype
     """Type of the KV pool that suits it."""
 
@@ -104,7 +110,7 @@ class StepDecoder(Protocol):
 class Decoder:
     """Computes a flat batch. Not thread-safe: one step at a time."""
 
-    picks_best = False
+    chooses = False
 
     def __init__(self, config: ModelConfig, weights: DecoderWeights) -> None:
         self.config = config
@@ -151,7 +157,7 @@ class Decoder:
         rows = hidden.index_select(0, self._on_device(batch.logit_rows))
         logits = weights.head(F.rms_norm(rows, shape, weights.norm, eps).to(dtype))
         # A value that is not finite stays in its token's residual, so the last one tells.
-        return Output(logits.float(), torch.isfinite(hidden).all(-1).cpu().numpy(), [])
+        return Output(logits.float(), torch.isfinite(hidden).all(-1).cpu().numpy(), [], [])
 
     def part_seconds(self) -> dict[str, float]:
         return {}

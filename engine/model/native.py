@@ -45,8 +45,8 @@ class NativeLayout:
 class NativeDecoder:
     """Computes a flat batch. Not thread-safe: one step at a time."""
 
-    picks_best = True
-    """Finds the best token of ``Batch.best_rows`` without writing their logits down."""
+    chooses = True
+    """The best token of ``Batch.best_rows`` without writing their logits down, and those of ``Batch.draws``."""
 
     def __init__(self, config: ModelConfig, model: PackedModel, kernels: Kernels) -> None:
         self.config = config
@@ -101,9 +101,10 @@ class NativeDecoder:
                 blocks=layout.blocks,
                 greedy_tokens=batch.best_rows,
                 logit_tokens=batch.logit_rows,
+                draws=batch.draws,
             ),
         )
-        return Output(torch.from_numpy(computed.logits), computed.finite, computed.best.tolist())
+        return Output(torch.from_numpy(computed.logits), computed.finite, computed.best.tolist(), computed.drawn)
 
     def part_seconds(self) -> dict[str, float]:
         """See :meth:`engine.kernels.library.Kernels.seconds`."""

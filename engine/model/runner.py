@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
 import torch
 
-from engine.core.request import Row, StepPlan, StepResult
+from engine.core.request import Request, Row, StepPlan, StepResult
+from engine.kernels.library import Draw
 from engine.model.attention import Span, sort_key
 from engine.model.config import ModelConfig
 from engine.model.decoder import Batch
@@ -29,8 +31,20 @@ from engine.model.kv_store import (
 from engine.model.kv_swap import HostCopies
 from engine.model.load import LoadedModel
 from engine.model.machine import available_memory, physical_cores
-from engine.model.sampling import NOT_FINITE, plainly_greedy, sample
+from engine.model.sampling import NOT_FINITE, plainly_drawn, plainly_greedy, sample
 from engine.settings import BLOCK_SIZE
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """Rows of a step after which a token is wanted, by how it is found."""
+
+    greedy: list[Row] = field(default_factory=list)
+    """The decoder takes the best."""
+    drawn: list[Row] = field(default_factory=list)
+    """The decoder draws it."""
+    logits: list[Row] = field(default_factory=list)
+    """``sample`` finds it from the logits."""
 
 
 class Runner:
@@ -182,11 +196,8 @@ class Runner:
         order = sorted(range(len(rows)), key=lambda index: sort_key(spans[index]))
         rows, spans = [rows[index] for index in order], [spans[index] for index in order]
         ends = list(accumulate(row.count for row in rows))
-        samplers = [row for row in rows if row.samples]
-        greedy = [row for row in samplers if self._decoder.picks_best and plainly_greedy(row.request)]
-        if greedy:
-            samplers = [row for row in samplers if not plainly_greedy(row.request)]
-        batch = self._batch(rows, spans, ends, samplers, greedy)
+        wanted = self._wanted(rows)
+        batch = self._batch(rows, spans, ends, wanted)
         laid_out = time.perf_counter()
         try:
             output = self._decoder.forward(batch, self._store)
@@ -198,18 +209,19 @@ class Runner:
         result.seconds = {"lay_out": laid_out - began, "forward": computed - laid_out}
         if not good.all():
             self._fail(rows, ends, good, batch, result)
-        for row, token in zip(greedy, output.best, strict=True):
+        for row, token in zip((*wanted.greedy, *wanted.drawn), (*output.best, *output.drawn), strict=True):
             if row.request.id in result.failures:
                 continue
             if token < 0:
                 result.failures[row.request.id] = NOT_FINITE
             else:
                 result.tokens[row.request.id] = token
-        if not samplers:
+        if not wanted.logits:
             return
-        sampled = sample(output.logits, [row.request for row in samplers])
+        sampled = sample(output.logits, [row.request for row in wanted.logits])
         result.seconds["sampling"] = time.perf_counter() - computed
-        for row, token, fine, logprobs in zip(samplers, sampled.tokens, sampled.finite, sampled.logprobs, strict=True):
+        found = zip(wanted.logits, sampled.tokens, sampled.finite, sampled.logprobs, strict=True)
+        for row, token, fine, logprobs in found:
             if row.request.id in result.failures:
                 continue
             if not fine:
@@ -219,15 +231,27 @@ class Runner:
             if logprobs is not None:
                 result.logprobs[row.request.id] = logprobs
 
+    def _wanted(self, rows: Sequence[Row]) -> _Wanted:
+        wanted = _Wanted()
+        for row in rows:
+            if not row.samples:
+                continue
+            if self._decoder.chooses and plainly_greedy(row.request):
+                wanted.greedy.append(row)
+            elif self._decoder.chooses and plainly_drawn(row.request):
+                wanted.drawn.append(row)
+            else:
+                wanted.logits.append(row)
+        return wanted
+
     def _batch(
         self,
         rows: Sequence[Row],
         spans: Sequence[Span],
         ends: Sequence[int],
-        samplers: Sequence[Row],
-        greedy: Sequence[Row],
+        wanted: _Wanted,
     ) -> Batch:
-        """The flat batch of rows in order; logits for ``samplers``, the best token for ``greedy``."""
+        """The flat batch of rows in order."""
         layout = self._decoder.lay_out(spans, self._store)
         token_ids: list[int] = []
         positions: list[int] = []
@@ -244,8 +268,9 @@ class Runner:
             positions=positions,
             slots=slots,
             layout=layout,
-            logit_rows=[last[id(row)] for row in samplers],
-            best_rows=[last[id(row)] for row in greedy],
+            logit_rows=[last[id(row)] for row in wanted.logits],
+            best_rows=[last[id(row)] for row in wanted.greedy],
+            draws=[_draw(row.request, last[id(row)]) for row in wanted.drawn],
         )
 
     def _fail(
@@ -260,6 +285,11 @@ class Runner:
 
     def _clear(self, slots: Sequence[int]) -> None:
         self._store.clear(self._store.token_rows(torch.tensor(slots, device=self.device)))
+
+
+def _draw(request: Request, row: int) -> Draw:
+    p = request.sampling
+    return Draw(row, p.seed, request.num_tokens, p.temperature, p.top_k, p.top_p, p.min_p)
 
 
 def kv_type(name: str, default: str) -> str:

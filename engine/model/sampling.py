@@ -41,6 +41,12 @@ def plainly_greedy(request: Request) -> bool:
     return (p.temperature <= 0 or p.top_k == 1) and p.top_logprobs is None and not _changes(request)
 
 
+def plainly_drawn(request: Request) -> bool:
+    """Whether the next token is drawn from the logits as computed, and nothing else is asked."""
+    p = request.sampling
+    return p.temperature > 0 and p.top_k != 1 and p.top_logprobs is None and not _changes(request)
+
+
 def sample(logits: torch.Tensor, requests: Sequence[Request]) -> Sampled:
     """Choose the next token of ``requests[i]`` from ``logits[i]``.
 

@@ -130,3 +130,24 @@ def test_int8_answers_as_well_as_fp32(embedded_fp32: LoadedModel, embedded_path:
     model = load_model("smollm2", weights="int8", device="cpu")
     exact = loss(predictions(embedded_fp32, token_ids, "fp32"), token_ids)
     assert abs(loss(predictions(model, token_ids, "bf16"), token_ids) - exact) < 0.03
+
+
+def test_the_text_is_the_same_when_the_kernels_draw_and_when_the_sampler_does(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = random.Random(6)
+    ways: list[dict[str, Any]] = [
+        {"temperature": 1.0}, {"temperature": 0.7, "top_p": 0.9}, {"temperature": 1.3, "top_k": 20},
+        {"temperature": 1.0, "min_p": 0.1}, {"temperature": 0.9, "top_k": 50, "top_p": 0.8, "presence_penalty": 0.5},
+        {},
+    ]  # fmt: skip
+    prompts = [random_prompt(source, source.randint(1, 60), 199) for _ in ways]
+
+    def texts() -> dict[str, list[int]]:
+        driver = Driver(Runner(model, 120, "auto", 2), 120, random.Random(1), 64)
+        requests = [make_request(str(i), prompts[i], seed=i, **way) for i, way in enumerate(ways)]
+        return driver.generate(requests, 40)
+
+    drawn = texts()
+    monkeypatch.setattr(NativeDecoder, "chooses", False)
+    assert texts() == drawn

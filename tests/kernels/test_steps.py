@@ -90,7 +90,7 @@ def batch_of(decoder: NativeDecoder | Decoder, store: KVStore, spans: list[Span]
         slots=slots,
         layout=decoder.lay_out(spans, store),
         logit_rows=range(len(positions)),
-        best_rows=range(len(positions)) if decoder.picks_best else (),
+        best_rows=range(len(positions)) if decoder.chooses else (),
     )
 
 

@@ -63,9 +63,10 @@ def loads_of(results: dict[str, list[Round]]) -> list[str]:
 def best_peer(
     results: dict[str, list[Round]], load: str, get: Callable[[Point], float | None], most: bool
 ) -> float | None:
-    """Of the peers beside Slotdeck, the largest or the smallest value at a load."""
+    """Of the peers beside Slotdeck that answered everybody, the largest or the smallest value at a load."""
     points = [merged(rounds, load) for name, rounds in results.items() if name != OURS]
-    values = [value for point in points if point is not None and (value := get(point)) is not None]
+    whole = [point for point in points if point is not None and not point.errors]
+    values = [value for point in whole if (value := get(point)) is not None]
     return (max(values) if most else min(values)) if values else None
 
 

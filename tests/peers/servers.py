@@ -87,9 +87,9 @@ def _llama_cpp_python(say: Say) -> Callable[[int, bool, Path], Start]:
     python, path = python_of(LLAMA_CPP_BUILT, say), weights.q8_0_file(say)
 
     def start(port: int, cache: bool, folder: Path) -> Start:
-        # Its server computes one request after another.
+        # Its server computes one request after another; unless told so, a newcomer would end the one before.
         options = {"model": path, "host": "127.0.0.1", "port": port, "n_ctx": CONTEXT, "n_threads": THREADS}
-        options |= {"n_threads_batch": THREADS, "cache": str(cache).lower()}
+        options |= {"n_threads_batch": THREADS, "cache": str(cache).lower(), "interrupt_requests": "false"}
         flags = [part for name, value in options.items() for part in (f"--{name}", str(value))]
         return Start([str(python), "-m", "llama_cpp.server", *flags])
 

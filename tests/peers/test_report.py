@@ -35,6 +35,7 @@ def test_targets_are_judged_against_the_best_peer_at_the_point() -> None:
         "slotdeck": [a_round(2, resident=1800 << 20)],
         "vllm": [a_round(1.2, itl_p95=0.1, itl_max=2.0)],
         "openvino": [a_round(1.6, ttft_p95=1.0, itl_max=0.3)],
+        "llama-cpp-python": [a_round(9, itl_max=0.001, errors={"connection": 19})],  # it served one of twenty
     }
     found = {target["target"].partition(":")[0]: target for target in targets(results, FACTS)}
     assert found["tokens/s at 20 users over the best peer"]["reached"] is False  # 1.25 times

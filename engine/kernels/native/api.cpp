@@ -15,7 +15,8 @@
     extern "C" void forward_##isa(const Model*, const Step*, const Workspace*, Team*, int, int);                  \
     extern "C" int64_t scratch_##isa(const Model*);                                                               \
     extern "C" void product_##isa(const Product*, const float*, int64_t, int8_t*, float*, int32_t*, float*, Team*, \
-                                  int);
+                                  int);                                                                           \
+    extern "C" void draw_##isa(float*, int64_t, int64_t, const Draw*, int64_t, int64_t*, Team*, int);
 
 DECLARE(portable)
 #if defined(__x86_64__)
@@ -32,6 +33,7 @@ struct Variant {
     decltype(&forward_portable) forward;
     decltype(&scratch_portable) scratch;
     decltype(&product_portable) product;
+    decltype(&draw_portable) draw;
 };
 
 // Best first.
@@ -43,23 +45,23 @@ const Variant VARIANTS[] = {
                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                 __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("fma");
      },
-     forward_avx512_vnni, scratch_avx512_vnni, product_avx512_vnni},
+     forward_avx512_vnni, scratch_avx512_vnni, product_avx512_vnni, draw_avx512_vnni},
     {"avx-vnni",
      [] {
          return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
                 __builtin_cpu_supports("avxvnni");
      },
-     forward_avx_vnni, scratch_avx_vnni, product_avx_vnni},
+     forward_avx_vnni, scratch_avx_vnni, product_avx_vnni, draw_avx_vnni},
     {"avx2",
      [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); },
-     forward_avx2, scratch_avx2, product_avx2},
+     forward_avx2, scratch_avx2, product_avx2, draw_avx2},
 #endif
-    {"portable", [] { return true; }, forward_portable, scratch_portable, product_portable},
+    {"portable", [] { return true; }, forward_portable, scratch_portable, product_portable, draw_portable},
 };
 
-constexpr int64_t GROUP = 64, BLOCK = 32, CHUNK = 16, STRIP = 256;
+constexpr int64_t GROUP = 64, BLOCK = 32, CHUNK = 16, STRIP = 256, SUMMED = 256;
 constexpr int64_t TASKS_PER_THREAD = 2;  // of attention: a decode with more to read than such a task has is shared out
-constexpr int PHASES_PER_LAYER = 8, PHASES_BESIDE = 4;  // at most, in forward.cpp
+constexpr int PHASES_PER_LAYER = 8, PHASES_BESIDE = 5;  // at most, in forward.cpp
 
 int64_t padded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
 
@@ -181,6 +183,15 @@ struct Attention {
     }
 };
 
+struct DrawJob {
+    const Variant* variant;
+    float* logits;
+    int64_t vocab, stride;
+    const Draw* how;
+    int64_t count;
+    int64_t* drawn;
+};
+
 // Long chunks first, so that the last tasks to be taken are small.
 int32_t lay_out(const Model& model, const Step& step, const Attention& attention, AttentionTask* tasks, Apart* apart) {
     int32_t number = 0, place = 0;
@@ -254,11 +265,12 @@ int slotdeck_step(Kernels* kernels, const Model* model, const Step* step) try {
     const int64_t tokens = step->tokens, half = model->head_dim / 2, threads = team_size(kernels->team);
     const int64_t hidden = padded(model->hidden, GROUP), inner = padded(model->inner, GROUP);
     const int64_t attended = padded((int64_t)model->heads * model->head_dim, GROUP);
-    const int64_t widest = hidden > attended ? hidden : attended, wanted = step->greedy + step->logit_rows;
+    const int64_t widest = hidden > attended ? hidden : attended, wanted = step->greedy + step->logit_rows + step->draws;
     const int64_t rows = tokens > wanted ? tokens : wanted;
     const Attention attention(*model, *step, threads);
     Workspace space;
     space.scratch_bytes = kernels->variant->scratch(model) * 4;
+    space.draw_stride = padded(model->vocab, SUMMED);
     AttentionTask* tasks;
     Apart* apart;
     kernels->memory.lay_out([&](auto part) {
@@ -276,6 +288,7 @@ int slotdeck_step(Kernels* kernels, const Model* model, const Step* step) try {
         part(space.best_value, threads * step->greedy);
         part(space.best_index, threads * step->greedy);
         part(space.bad_logit, threads * step->greedy);
+        part(space.draw_logits, step->draws * space.draw_stride);
         part(space.scratch, threads * space.scratch_bytes);
         part(tasks, attention.tasks);
         part(apart, tokens);
@@ -320,6 +333,24 @@ int slotdeck_product(Kernels* kernels, const Product* weights, const float* valu
             j.variant->product(j.weights, j.values, j.count, j.codes, j.scales, j.sums, j.out, team, thread);
         },
         &job, 2);
+    return ran ? 0 : 1;
+} catch (const std::bad_alloc&) {
+    return 1;
+}
+
+// drawn[count] from logits [count, vocab], see Draw. 0, or 1 when memory is short.
+int slotdeck_draw(Kernels* kernels, const float* logits, int64_t vocab, const Draw* how, int64_t count, int64_t* drawn) try {
+    DrawJob job{kernels->variant, nullptr, vocab, padded(vocab, SUMMED), how, count, drawn};
+    kernels->memory.lay_out([&](auto part) { part(job.logits, count * job.stride); });
+    for (int64_t row = 0; row < count; ++row)
+        memcpy(job.logits + row * job.stride, logits + row * vocab, (size_t)vocab * 4);
+    const bool ran = team_run(
+        kernels->team,
+        [](void* argument, Team* team, int thread, int) {
+            const DrawJob& j = *static_cast<DrawJob*>(argument);
+            j.variant->draw(j.logits, j.vocab, j.stride, j.how, j.count, j.drawn, team, thread);
+        },
+        &job, 1);
     return ran ? 0 : 1;
 } catch (const std::bad_alloc&) {
     return 1;

@@ -1,6 +1,7 @@
 // One step of the decoder, computed by all threads of a team. Compiled once for each instruction set.
 #include "attention.h"
 #include "product.h"
+#include "sampling.h"
 #include "team.h"
 #include "types.h"
 #include "vector.h"
@@ -176,12 +177,16 @@ inline void gate(const Context& c, const Layer& layer) {
     });
 }
 
-// The head over the wanted tokens: logits of some, the best token of others without writing their logits down.
+// The head over the wanted tokens: the best token of some without writing their logits down, then logits of others, for
+// the caller and to draw from.
 inline void predict(const Context& c) {
     const Step& step = c.step;
-    const int64_t wanted = step.greedy + step.logit_rows, groups = c.hidden / GROUP, vocab = c.model.vocab;
+    const int64_t with_logits = step.greedy + step.logit_rows, wanted = with_logits + step.draws;
+    const int64_t groups = c.hidden / GROUP, vocab = c.model.vocab;
     share_rows(c, wanted, [&](int64_t row) {
-        const int64_t token = row < step.greedy ? step.greedy_tokens[row] : step.logit_tokens[row - step.greedy];
+        const int64_t token = row < step.greedy  ? step.greedy_tokens[row]
+                              : row < with_logits ? step.logit_tokens[row - step.greedy]
+                                                  : step.draw[row - with_logits].token;
         norm_row(c.space.hidden + token * c.hidden, c.model.norm, c.model.hidden, c.hidden, c.model.eps, c.scratch,
                  c.space.codes + row * c.hidden, c.space.scales + row * groups, c.space.sums + row * groups * 2);
     });
@@ -196,7 +201,9 @@ inline void predict(const Context& c) {
             const int64_t row = first + i;
             const float* line = c.scratch + i * TILE;
             if (row >= step.greedy) {
-                memcpy(step.logits + (row - step.greedy) * vocab + column, line, (size_t)columns * 4);
+                float* to = row < with_logits ? step.logits + (row - step.greedy) * vocab
+                                              : c.space.draw_logits + (row - with_logits) * c.space.draw_stride;
+                memcpy(to + column, line, (size_t)columns * 4);
                 continue;
             }
             float top = -__builtin_inff(), spoiled = 0;
@@ -273,6 +280,10 @@ inline void forward(const Context& c) {
     });
     predict(c);
     lap(c, PART_HEAD);
+    share(c, c.step.draws, [&](int64_t row) {
+        c.step.drawn[row] = draw(c.space.draw_logits + row * c.space.draw_stride, c.model.vocab, c.step.draw[row]);
+    });
+    lap(c, PART_DRAW);
 }
 
 }  // namespace SLOTDECK_ISA
@@ -308,6 +319,15 @@ int64_t SLOTDECK_NAME(scratch_, SLOTDECK_ISA)(const Model* model) {
     const int64_t rows = padded(model->hidden, GROUP);
     const int64_t most = attention > tiles ? attention : tiles;
     return padded(most > rows ? most : rows, 64);
+}
+
+// A thread's part of drawing from rows of logits, for tests: logits [count, stride], see `draw`.
+void SLOTDECK_NAME(draw_, SLOTDECK_ISA)(float* logits, int64_t vocab, int64_t stride, const Draw* how, int64_t count,
+                                        int64_t* drawn, Team* team, int thread) {
+    using namespace SLOTDECK_ISA;
+    for (int64_t row; (row = team_next(team, 0, thread, count)) >= 0; team_done(team, 0, 1, count))
+        drawn[row] = draw(logits + row * stride, vocab, how[row]);
+    team_wait(team, 0, count);
 }
 
 // The product alone, for tests and for choosing the faster path: rows [count, depth] fp32, out [count, columns].

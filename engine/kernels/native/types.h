@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#define SLOTDECK_ABI 4
+#define SLOTDECK_ABI 5
 
 // Weights [columns, depth] in panels of 16 columns. Both counts are padded: columns to 32, depth to 64; padded weights
 // are zero.
@@ -45,9 +45,18 @@ struct Model {
 
 enum KvType : int32_t { KV_FP32 = 0, KV_BF16 = 1, KV_FP16 = 2, KV_INT8 = 3 };
 
+// How one token is drawn. `scale` is 1 / temperature; top_k 0, top_p 1 and min_p 0 are off.
+struct Draw {
+    int64_t token;  // of the batch: the next token after this one is wanted
+    uint64_t seed, position;
+    int64_t top_k;
+    double top_p;
+    float scale, min_p;
+};
+
 // One flat batch. Spans cover the tokens in order; each reads the keys of its own block table.
 struct Step {
-    int32_t tokens, spans, greedy, logit_rows;
+    int32_t tokens, spans, greedy, logit_rows, draws;
     const int64_t* token_ids;
     const int64_t* positions;
     const int64_t* slots;        // block x block_size + offset
@@ -65,10 +74,13 @@ struct Step {
     const int64_t* logit_tokens;   // [logit_rows]: tokens whose logits are wanted
     float* logits;                 // [logit_rows, vocab]
     uint8_t* finite;               // [tokens]
+    const Draw* draw;              // [draws]
+    int64_t* drawn;                // [draws], or -1 where a logit is not finite
 };
 
 // Where the time of steps goes, in the order of engine/kernels/library.py's PARTS.
-enum Part : int32_t { PART_EMBED, PART_NORM, PART_QKV, PART_ATTENTION, PART_OUTPUT, PART_GATE_UP, PART_DOWN, PART_HEAD, PARTS };
+enum Part : int32_t {
+    PART_EMBED, PART_NORM, PART_QKV, PART_ATTENTION, PART_OUTPUT, PART_GATE_UP, PART_DOWN, PART_HEAD, PART_DRAW, PARTS };
 
 // One unit of attention: some query tokens of a span, against `strips` strips of keys of one kv head, from `strip` on.
 // Where that is not all they see, what comes of each strip goes to places from `place` on; else `place` is -1.
@@ -98,6 +110,8 @@ struct Workspace {
     float* best_value;    // [threads, greedy]
     int64_t* best_index;
     uint8_t* bad_logit;   // [threads, greedy]
+    float* draw_logits;   // [draws, draw_stride]
+    int64_t draw_stride;  // the vocabulary, padded
     char* scratch;        // [threads, scratch_bytes]
     int64_t scratch_bytes;
     const AttentionTask* tasks;
