@@ -9,17 +9,19 @@ import platformdirs
 
 APP_NAME = "slotdeck"
 ENVIRONMENT_PREFIX = "SLOTDECK_"
+CONFIG_VARIABLE = ENVIRONMENT_PREFIX + "CONFIG"
+CACHE_VARIABLE = ENVIRONMENT_PREFIX + "CACHE"
 
 
 def config_file() -> Path:
     """The TOML file in effect: ``SLOTDECK_CONFIG``, else ``config.toml`` in the user's configuration folder."""
-    named = os.environ.get(ENVIRONMENT_PREFIX + "CONFIG")
+    named = os.environ.get(CONFIG_VARIABLE)
     return Path(named) if named else platformdirs.user_config_path(APP_NAME) / "config.toml"
 
 
 def cache_folder() -> Path:
     """Where fetched models and converted tokenizers live; ``SLOTDECK_CACHE`` moves it."""
-    named = os.environ.get(ENVIRONMENT_PREFIX + "CACHE")
+    named = os.environ.get(CACHE_VARIABLE)
     return Path(named) if named else platformdirs.user_cache_path(APP_NAME)
 
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from engine.paths import ENVIRONMENT_PREFIX, config_file
+from engine.paths import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, config_file
 
 BLOCK_SIZE = 16
 """Tokens in one block of the KV pool."""
@@ -296,7 +296,7 @@ def load_settings(command_line: dict[str, Any] | None = None) -> StartSettings:
             raise SettingsError(f"{path}: unknown setting {unknown[0]!r}; known are {', '.join(SETTINGS)}")
         values |= document
         origin |= {name: f"{name} in {path}" for name in document}
-    elif os.environ.get(ENVIRONMENT_PREFIX + "CONFIG"):
+    elif os.environ.get(CONFIG_VARIABLE):
         raise SettingsError(f"{path}: named by SLOTDECK_CONFIG, but there is no such file")
     for name, setting in SETTINGS.items():
         if setting.variable in os.environ:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Annotated, Any
@@ -10,13 +11,14 @@ import typer
 
 from console.cli.config import config_commands
 from console.cli.doctor import doctor
-from console.cli.exits import EPILOG, NO_ENGINE, USAGE, fail
+from console.cli.exits import EPILOG, NO_ENGINE, USAGE, fail, say
 from console.cli.export import export
 from console.cli.flags import check_settings, merge_flags, settings_flags
 from console.cli.history import app as history_commands
 from console.cli.plan import plan
 from console.cli.replay import replay
 from console.cli.top import top
+from console.cli.variables import unread_variables
 from console.demo.command import demo
 from console.load.bench_command import bench
 from console.load.command import SocketOption, load
@@ -57,6 +59,8 @@ def console(
     serves headless. Settings come from flags, then SLOTDECK_* variables, then config.toml.
     """
     context.obj = settings
+    if (unread := unread_variables(os.environ)) is not None:
+        say(unread)
     if context.invoked_subcommand is None:
         from console.cli.hosting import host_console
 

@@ -14,9 +14,9 @@ from typing import Any
 from console.cli.admin import AdminClient, AdminError, NoEngineError
 from console.cli.showing import found_notice, is_hosted, show_console
 from console.terminal import ASCII_VARIABLE, terminal_problem
-from engine.paths import ENVIRONMENT_PREFIX, config_file, default_socket
+from engine.paths import CACHE_VARIABLE, ENVIRONMENT_PREFIX, config_file, default_socket
 
-HARMLESS = {ASCII_VARIABLE, ENVIRONMENT_PREFIX + "CACHE"}
+HARMLESS = {ASCII_VARIABLE, CACHE_VARIABLE}
 """Variables that are no settings."""
 
 

@@ -23,7 +23,7 @@ from console.load.flame import draw, recording
 from console.load.machine import describe_machine
 from console.load.report import Report
 from console.load.tally import duration
-from engine.paths import ENVIRONMENT_PREFIX
+from engine.paths import CONFIG_VARIABLE
 from engine.settings import SETTINGS, StartSettings, to_environment
 from engine.telemetry.frame import Frame
 from engine.telemetry.step_times import Profile
@@ -170,7 +170,7 @@ def private_engine(settings: StartSettings, say: Callable[[str], None]) -> Itera
         values |= {"host": "127.0.0.1", "port": 0, "socket": admin.path, "history_days": 0}
         variables = {setting.variable for setting in SETTINGS.values()}
         environment = {key: value for key, value in os.environ.items() if key not in variables}
-        environment |= to_environment(values) | {ENVIRONMENT_PREFIX + "CONFIG": str(folder / "config.toml")}
+        environment |= to_environment(values) | {CONFIG_VARIABLE: str(folder / "config.toml")}
         engine = EngineProcess(environment, folder / "engine.log")
         last = ""
 

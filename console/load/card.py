@@ -29,7 +29,7 @@ from console.load.scripted import measure_wording, play, scripts_of
 from engine.advice.speed_card import Limit, SpeedCard, Wording
 from engine.advice.step_model import StepModel, fit, not_negative
 from engine.advice.traffic import Edge, Traffic, TrafficKind
-from engine.paths import ENVIRONMENT_PREFIX
+from engine.paths import CONFIG_VARIABLE
 from engine.settings import SETTINGS, StartSettings, to_environment
 from engine.telemetry.frame import Frame
 from engine.telemetry.step_log import StepSample, StepWork, read_samples
@@ -112,7 +112,7 @@ def _alone(settings: StartSettings, say: Say) -> dict[str, Any]:
     variables = {setting.variable for setting in SETTINGS.values()}
     environment = {key: value for key, value in os.environ.items() if key not in variables}
     with tempfile.NamedTemporaryFile(prefix="slotdeck-card-", suffix=".toml") as nothing:
-        environment |= to_environment(values) | {ENVIRONMENT_PREFIX + "CONFIG": nothing.name}
+        environment |= to_environment(values) | {CONFIG_VARIABLE: nothing.name}
         output = _output([*ENGINE_COMMAND, "measure"], environment, say)
     facts: dict[str, Any] = json.loads(output)
     facts["steps"] = [(work, seconds) for work, seconds in facts["steps"] if not isnan(seconds)]

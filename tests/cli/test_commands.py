@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from console.cli.engine_process import LogTail
 from console.cli.flags import settings_flags
 from console.cli.main import app
+from console.cli.variables import unread_variables
 from engine import __version__
 from engine.settings import SETTINGS, to_environment
 from tests.cli.fake_engine import engine_on
@@ -102,6 +103,26 @@ def test_a_bad_configuration_file_is_one_line_and_exit_2(deck: Deck) -> None:
     assert result.returncode == 2
     assert result.stderr.count("\n") == 1
     assert "slotz" in result.stderr
+
+
+def test_a_variable_that_nothing_reads_is_named_with_the_nearest_that_is(deck: Deck) -> None:
+    read = {"SLOTDECK_CACHE": str(deck.folder), "SLOTDECK_ASCII": "1", "SLOTDECK_API_KEY": "a=1"}
+    assert deck.without_terminal("info", **read, SLOTDECK_TEST_KERNELS="1").stderr == ""
+    result = deck.without_terminal("info", **read, SLOTDECK_SLOT="8", SLOTDECK_XYZZY="1")
+    assert (result.returncode, result.stderr) == (
+        0,
+        "slotdeck: ignored, no such setting: SLOTDECK_SLOT (is SLOTDECK_SLOTS meant?), SLOTDECK_XYZZY; "
+        "`slotdeck config show` lists all settings\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("SLOTDECK_PROT", "PORT"), ("SLOTDECK_slots", "SLOTS"), ("SLOTDECK_APIKEY", "API_KEY"),
+     ("SLOTDECK_CONFIG_FILE", "CONFIG"), ("SLOTDECK_KV_TOKEN", "KV_TOKENS")],
+)  # fmt: skip
+def test_the_nearest_variable_is_found_whatever_was_mistyped(name: str, nearest: str) -> None:
+    assert f"{name} (is SLOTDECK_{nearest} meant?)" in (unread_variables([name, "PATH", "SLOTDECK_SLOTS"]) or "")
 
 
 def test_a_key_on_the_command_line_is_not_repeated_in_a_complaint(deck: Deck) -> None:

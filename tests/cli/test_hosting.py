@@ -212,6 +212,19 @@ def test_the_console_s_exit_code_is_that_of_the_command(deck: Deck) -> None:
     assert exit_code(terminal) == 5
 
 
+def test_a_mistyped_variable_is_named_before_the_console_opens_and_when_it_serves_headless(deck: Deck) -> None:
+    """Once each, also on an engine that runs: a console that starts quickly does not look at variables."""
+    for _ in range(2):
+        terminal = deck.terminal(SLOTDECK_SLOT="8")
+        terminal.expect_exact("SLOTDECK_SLOT (is SLOTDECK_SLOTS meant?)")
+        console_pid(terminal)
+        assert "SLOTDECK_SLOT" not in (terminal.before or "")
+        terminal.sendline("quit")
+        assert exit_code(terminal) == 0
+    headless = deck.without_terminal("serve", SLOTDECK_SLOT="8", FAKE_ENGINE="fail 3")
+    assert headless.stderr.count("SLOTDECK_SLOT ") == 1
+
+
 @pytest.mark.parametrize("term", ["dumb", ""])
 def test_without_a_usable_terminal_it_says_so_in_one_line_and_serves(deck: Deck, term: str) -> None:
     terminal = deck.terminal("--slots", "7", TERM=term)
