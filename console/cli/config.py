@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from console.cli.exits import EPILOG
-from console.cli.flags import check_settings, merge_flags, settings_flags
+from console.cli.flags import check_settings, in_words, merge_flags, settings_flags
 from engine.paths import config_file, default_socket
 from engine.settings import SETTINGS, StartSettings
 
@@ -119,10 +119,8 @@ def _print(rows: list[dict[str, Any]]) -> None:
 def _text(value: Any) -> str:
     if value is None or value == []:
         return "-"
-    if isinstance(value, bool):
-        return "on" if value else "off"
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if isinstance(value, dict):
         return ", ".join(f"{key} = {entry}" for key, entry in value.items())
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return in_words(value)

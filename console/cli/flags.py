@@ -71,6 +71,13 @@ def merge_flags(context: typer.Context, settings: dict[str, Any], names: Collect
     return before | settings
 
 
+def in_words(value: Any) -> str:
+    """A value as one types it: a switch is on or off, a number has no idle zeros."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def _typed(setting: Setting, value: Any) -> Any:
     """A number where the setting is one, so that a complaint shows the number and not a quoted text."""
     if setting.minimum is None or not isinstance(value, str):
@@ -111,5 +118,5 @@ def _help(setting: Setting, default: Any) -> str:
         notes.append(f"{setting.minimum:.15g} to {setting.maximum:.15g}{unit}")
     default = setting.default if default is None else default
     if default not in (None, []):
-        notes.append(f"default {default:g}" if isinstance(default, float) else f"default {default}")
+        notes.append(f"default {in_words(default)}")
     return f"{setting.help} [{'; '.join(notes)}]" if notes else setting.help

@@ -18,12 +18,12 @@ from typing import Any, NoReturn
 from console.cli.admin import AdminClient, AdminError
 from console.cli.engine_process import ENGINE_COMMAND, EngineExitedError, EngineProcess
 from console.cli.exits import FAILED, PORT_IN_USE, USAGE, fail, say
-from console.cli.flags import check_settings
+from console.cli.flags import check_settings, in_words
 from console.cli.showing import engine_log, found_notice, hosted_marker, is_hosted, show_console
 from console.sources.process import lock_holder
 from console.terminal import terminal_problem
 from engine.paths import default_socket
-from engine.settings import SETTINGS, to_environment
+from engine.settings import SETTINGS, Setting, StartSettings, to_environment
 from engine.telemetry.frame import Frame
 
 LOG_LINES_SHOWN = 12
@@ -46,9 +46,9 @@ def host_console(explicit: dict[str, Any]) -> int:
     socket = settings.socket or default_socket()
     admin = AdminClient(socket)
     frame = _serving(admin)
-    notices = [] if frame is None else attach_notices(admin, frame, explicit)
+    notices = [] if frame is None else attach_notices(admin, frame, settings, explicit)
     if frame is None:
-        frame, notices = _start_or_join(admin, explicit)
+        frame, notices = _start_or_join(admin, settings, explicit)
     return show_console(socket, frame.boot_id, hosted=is_hosted(socket, frame.boot_id), notices=notices)
 
 
@@ -60,31 +60,53 @@ def running_engine(admin: AdminClient) -> Frame | None:
         fail(str(error))
 
 
-def attach_notices(admin: AdminClient, frame: Frame, explicit: dict[str, Any]) -> list[str]:
-    """What the user should know about an engine that ran already: since when, and which flags it did not take."""
+def attach_notices(admin: AdminClient, frame: Frame, settings: StartSettings, explicit: dict[str, Any]) -> list[str]:
+    """What the user should know about an engine that ran already: since when, and what it did not take.
+
+    That is what the flags in ``explicit`` or ``SLOTDECK_*`` variables say and is not in force; ``settings`` are those
+    of both together.
+    """
     notices = [found_notice(frame.uptime, frame.engine.pid, frame.time)]
-    if not explicit:
+    given: dict[str, tuple[str, Any]] = {
+        name: (f"{setting.variable}=", os.environ[setting.variable])
+        for name, setting in SETTINGS.items()
+        if setting.variable in os.environ
+    }
+    given |= {name: (f"{SETTINGS[name].flag} ", value) for name, value in explicit.items()}
+    given.pop("socket", None)
+    if not given:
         return notices
     listed = admin.call("GET", "/admin/settings")["settings"]
     in_force = {row["name"]: row.get("value") for row in listed}
+    wanted = settings.model_dump(mode="json")
     differing = [
-        _difference(name, value, in_force.get(name))
-        for name, value in explicit.items()
-        if str(in_force.get(name)) != str(value) and name != "socket"
+        _difference(SETTINGS[name], origin, value, in_force.get(name))
+        for name, (origin, value) in given.items()
+        if in_force.get(name) != wanted[name] and (name in explicit or _can_differ(name, wanted[name], frame))
     ]
     if differing:
         notices.append(f"not applied to the running engine: {', '.join(differing)}")
     return notices
 
 
-def _difference(name: str, wanted: Any, in_force: Any) -> str:
-    setting = SETTINGS[name]
-    if isinstance(wanted, list):  # May hold keys.
-        return setting.flag
+def _can_differ(name: str, wanted: Any, frame: Frame) -> bool:
+    """False where what a variable says may be in force although it reads otherwise.
+
+    An engine does not tell its keys, and tells a pool in tokens that was given in bytes or as a share. A variable stays
+    set, so one that the engine did take would be complained of each time.
+    """
+    if name == "api_key":
+        return bool(wanted) and not frame.engine.keys_required
+    return name != "kv_tokens" or isinstance(wanted, int)
+
+
+def _difference(setting: Setting, origin: str, value: Any, in_force: Any) -> str:
+    if isinstance(setting.default, list):  # May hold keys.
+        return origin.rstrip(" =")
     if in_force is None:
-        return f"{setting.flag} {wanted}"
+        return f"{origin}{value}"
     change = f", key {setting.key} changes it" if setting.live and setting.key else ""
-    return f"{setting.flag} {wanted} (it runs with {in_force}{change})"
+    return f"{origin}{value} (it runs with {in_words(in_force)}{change})"
 
 
 @contextmanager
@@ -102,7 +124,7 @@ def _start_lock(socket: Path, while_waiting: Callable[[], None]) -> Iterator[Non
         yield
 
 
-def _start_or_join(admin: AdminClient, explicit: dict[str, Any]) -> tuple[Frame, list[str]]:
+def _start_or_join(admin: AdminClient, settings: StartSettings, explicit: dict[str, Any]) -> tuple[Frame, list[str]]:
     """Start the engine, or wait for one that another process is starting. Ends the command if neither serves."""
     from rich.console import Console
     from rich.text import Text
@@ -119,7 +141,7 @@ def _start_or_join(admin: AdminClient, explicit: dict[str, Any]) -> tuple[Frame,
             while True:
                 frame = _wait_for_other(admin, show)
                 if frame is not None:
-                    return frame, attach_notices(admin, frame, explicit)
+                    return frame, attach_notices(admin, frame, settings, explicit)
                 process = EngineProcess(dict(os.environ) | to_environment(explicit), log)
                 try:
                     frame = process.wait_until_serving(admin, show)

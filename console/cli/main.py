@@ -89,12 +89,14 @@ def attach(context: typer.Context, socket: SocketOption = None) -> None:
 
     if (problem := terminal_problem()) is not None:
         fail(f"{problem}; over SSH, `ssh -t` gives one, and `slotdeck top --once` needs none", USAGE)
-    path = check_settings(explicit).socket or default_socket()
+    settings = check_settings(explicit)
+    path = settings.socket or default_socket()
     admin = AdminClient(path)
     frame = running_engine(admin)
     if frame is None:
         fail(absence(path), NO_ENGINE)
-    raise typer.Exit(show_console(path, frame.boot_id, hosted=False, notices=attach_notices(admin, frame, {})))
+    notices = attach_notices(admin, frame, settings, explicit)
+    raise typer.Exit(show_console(path, frame.boot_id, hosted=False, notices=notices))
 
 
 @app.command(

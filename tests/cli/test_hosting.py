@@ -40,6 +40,36 @@ def test_the_first_start_shows_progress_and_hosts_and_the_next_attaches(deck: De
     assert deck.engine_pids() == [engine]
 
 
+@pytest.mark.parametrize("command", [(), ("attach",)])
+def test_variables_that_differ_from_what_runs_are_named_as_flags_are(deck: Deck, command: tuple[str, ...]) -> None:
+    """Beside what is in force, however it is written; a flag goes before the variable of the same setting."""
+    taken = {"SLOTDECK_SLOTS": "3", "SLOTDECK_ITL_TARGET": "0.15s", "SLOTDECK_KV_TOKENS": "1GiB"}
+    first = deck.terminal(**taken)
+    console_pid(first)
+    first.sendline("quit")
+    exit_code(first)
+
+    same = deck.terminal(*command, **taken)
+    console_pid(same)
+    same.expect(r"notices=\['engine of \d\d:\d\d found, pid \d+'\]")
+    same.sendline("quit")
+    exit_code(same)
+
+    changed = {"SLOTDECK_SLOTS": "6", "SLOTDECK_PREFIX_CACHE": "off", "SLOTDECK_API_KEY": "laptop=s3cret"}
+    other = deck.terminal(*command, **changed)
+    console_pid(other)
+    other.expect_exact("not applied to the running engine: ")
+    other.expect_exact("SLOTDECK_SLOTS=6 (it runs with 3, key s changes it)")
+    other.expect_exact("SLOTDECK_PREFIX_CACHE=off (it runs with on), SLOTDECK_API_KEY'] way")
+    other.sendline("quit")
+    exit_code(other)
+
+    if not command:
+        both = deck.terminal("--slots", "7", SLOTDECK_SLOTS="6")
+        console_pid(both)
+        both.expect_exact("not applied to the running engine: --slots 7 (it runs with 3, key s changes it)']")
+
+
 def test_the_engine_that_slotdeck_started_is_hosted_for_a_later_slotdeck_too(deck: Deck) -> None:
     """After a lost SSH line the admin must still be able to stop it from the console."""
     for _ in range(2):
