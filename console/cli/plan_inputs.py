@@ -10,7 +10,7 @@ from typing import Any
 
 from console.cli.admin import AdminClient, AdminError
 from console.cli.engine_process import ENGINE_COMMAND, PROGRESS_PREFIX
-from console.cli.exits import FAILED, USAGE, fail, say
+from console.cli.exits import FAILED, OK, USAGE, fail, say
 from engine.advice.capacity import UTILISATION, CapacityError, Memory, ModelFacts, Speed
 from engine.advice.model_file import facts_from_config
 from engine.advice.plan import TURN_SECONDS, USERS, Now, Question
@@ -48,7 +48,8 @@ class Asked:
 
 
 def question_from(asked: Asked, admin: AdminClient, default_model: str) -> Question:
-    """All numbers together. A bad one ends the command with one line: exit 2, or 1 for a file that cannot be read.
+    """All numbers together. A bad one, or a model that is not there, ends the command with one line: exit 2, or 1 for a
+    file that cannot be read.
 
     ``default_model`` is the model of the settings, described when nothing else is named and no engine runs.
     """
@@ -107,12 +108,12 @@ def _model(asked: Asked, frame: Frame | None, default_model: str) -> ModelFacts:
         return known
     source = asked.model or default_model
     config = Path(source).expanduser() / "config.json"
-    described, reason = _described(source)
+    described, reason, code = _described(source)
     if described is None and config.is_file():
         say(f"{reason} Planned from its config.json.")
         return _from_config(config, asked.weights or "bf16")
     if described is None:
-        fail(reason, FAILED)
+        fail(reason, code)
     return described
 
 
@@ -134,8 +135,8 @@ def _from_config(path: Path, weights: str) -> ModelFacts:
     return facts_from_config(document, name or path.stem, weights)
 
 
-def _described(source: str) -> tuple[ModelFacts | None, str]:
-    """What the engine says of a model without loading it, or why it says nothing."""
+def _described(source: str) -> tuple[ModelFacts | None, str, int]:
+    """What the engine says of a model without loading it, or why it says nothing, and the exit code for that."""
     result = subprocess.run(
         [*ENGINE_COMMAND, "model", "info", source, "--json"], capture_output=True, text=True, check=False
     )
@@ -155,11 +156,13 @@ def _described(source: str) -> tuple[ModelFacts | None, str]:
                 tied=found["tied_embeddings"],
             ),
             "",
+            OK,
         )
     except (ValueError, KeyError):
         said = (result.stdout + result.stderr).splitlines()
         lines = [line.removeprefix(PROGRESS_PREFIX) for line in said if line.startswith(PROGRESS_PREFIX)]
-        return None, lines[-1] if lines else f"{source}: the engine could not describe it"
+        reason = lines[-1] if lines else f"{source}: the engine could not describe it"
+        return None, reason, USAGE if result.returncode == USAGE else FAILED
 
 
 def _weighed(model: ModelFacts, asked: Asked) -> ModelFacts:

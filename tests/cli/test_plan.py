@@ -116,6 +116,14 @@ def test_a_model_on_disk_is_described_by_the_engine(
     assert run(tmp_path, "--model", "/nowhere").exit_code == 1
 
 
+def test_a_model_that_is_not_there_is_a_mistake_of_usage(tmp_path: Path) -> None:
+    result = run(tmp_path, "--model", "/nowhere")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("slotdeck: ")
+    assert "/nowhere" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
 async def test_the_model_that_runs_is_planned_for_with_the_memory_that_is_left(tmp_path: Path) -> None:
     engine = EngineInfo(
         model="SmolLM2", weights="int8", kv_dtype="fp32", device="cpu", kernels="native avx2", threads=3, layers=30,
