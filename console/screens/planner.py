@@ -53,6 +53,8 @@ class PlannerPage(Page):
         self._job: Job | None = None
         self._expected: list[Expected] | None = None
         """What came of the job; None while it runs."""
+        self._hint = ""
+        """What this page said last on the status line."""
 
     def compose(self, view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
         note = f"{by_name(self._field).label}: {by_name(self._field).help}"
@@ -62,6 +64,16 @@ class PlannerPage(Page):
     def opened(self, argument: str | int | None) -> None:
         """Look whether the speed was measured meanwhile."""
         self._looked_for = None
+
+    def closed(self) -> None:
+        """A hint about this page says nothing on another one."""
+        if self._hint and self.app.knobs.message == self._hint:
+            self.app.say("")
+        self._hint = ""
+
+    def _say(self, hint: str) -> None:
+        self._hint = hint
+        self.app.say(hint, failed=True)
 
     def _look_for_speed(self, engine: EngineInfo) -> None:
         """Read the speed card of an engine that was not looked for yet; the page is drawn again when it is there."""
@@ -185,28 +197,30 @@ class PlannerPage(Page):
         frame = self.app.store.view.frame
         made = self._plan(frame)
         if not isinstance(made, Plan) or frame is None:
-            self.app.say("there is no plan for this engine", failed=True)
+            self._say("there is no plan for this engine")
         elif (reason := self._not_here(made, frame)) is not None:
-            self.app.say(reason, failed=True)
+            self._say(reason)
         elif not made.settings:
-            self.app.say("nothing can be advised: the weights leave no room", failed=True)
+            self._say("nothing can be advised: the weights leave no room")
         else:
             self.app.knob_hand.offer({one.name: one.value for one in made.settings})
+            if self.app.prompt is None:  # it said why there is nothing to offer
+                self._hint = self.app.knobs.message
 
     def action_simulate(self) -> None:
         """Simulate these people under the settings in force and under those advised."""
         frame = self.app.store.view.frame
         made = self._plan(frame)
         if not isinstance(made, Plan) or frame is None:
-            self.app.say("there is no plan for this engine", failed=True)
+            self._say("there is no plan for this engine")
             return
         people, settings = self._pair(made, frame)
         if (reason := self._not_here(made, frame)) is not None:
-            self.app.say(reason, failed=True)
+            self._say(reason)
         elif people is None:
-            self.app.say("to simulate it, give the lengths of prompt and answer", failed=True)
+            self._say("to simulate it, give the lengths of prompt and answer")
         elif not settings:
-            self.app.say("there is nothing to simulate: no settings are advised", failed=True)
+            self._say("there is nothing to simulate: no settings are advised")
         else:
             self.app.run_worker(
                 self._simulate(frame.engine, people, settings), group="what-if", exclusive=True, exit_on_error=False
@@ -215,14 +229,14 @@ class PlannerPage(Page):
     async def _simulate(self, engine: EngineInfo, people: People, settings: tuple[LiveSettings, ...]) -> None:
         card = await asyncio.to_thread(card_of_engine, engine)
         if isinstance(card, str):
-            self.app.say(card, failed=True)
+            self._say(card)
             return
         self._job, self._expected = Job(people=people, settings=settings, card=card), None
         self.redraw()
         expected = await what_if(self._job)
         if isinstance(expected, str):
             self._job = None
-            self.app.say(expected, failed=True)
+            self._say(expected)
         else:
             self._expected = expected
         self.redraw()

@@ -166,6 +166,26 @@ async def test_a_plan_for_elsewhere_is_not_applied_here() -> None:
         assert source.changes == []
 
 
+async def test_a_hint_of_the_planner_goes_with_it_and_what_became_of_a_change_stays() -> None:
+    app, source = console(frames.steady())
+    async with app.run_test(size=SIZE) as pilot:
+        await seen(pilot, "slots 3/4")
+        hint = "to simulate it, give the lengths of prompt and answer"
+        for way_out in ("escape", "3"):
+            await pilot.press("2", "w")
+            await seen(pilot, hint)
+            await pilot.press(way_out)
+            assert hint not in screen_text(app)
+        await pilot.press("2", "w")
+        await seen(pilot, hint)
+        source.answer = lambda _changes: Answer(False, message="the engine refuses")
+        await pilot.press("s", "plus", "enter")
+        await seen(pilot, "the engine refuses")
+        await pilot.press("escape")
+        await seen(pilot, "KV pool")
+        assert "the engine refuses" in screen_text(app)
+
+
 async def test_the_advice_scrolls_and_is_copied_as_the_command_prints_it() -> None:
     app, _source = console(frames.steady())
     async with app.run_test(size=SIZE) as pilot:
