@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from console.cli.exits import FAILED, fail, say
+from console.cli.exits import FAILED, NOTHING_RECORDED, fail, say
 from console.cli.moments import FromOption, ToOption, time_range
 from console.load.command import SocketOption
 
@@ -24,6 +24,7 @@ WINDOW = 600.0
 STILL_WRITING, SILENT = 15.0, 60.0
 """Seconds without a record after which an engine is taken to be no more, as it writes every ten: the second where
 an engine holds the socket, which may be another one or slow to write."""
+LOOK_BACK = "`slotdeck doctor --from 2h` looks back on what was recorded"
 WATCHED = 10
 """Seconds that an engine without history is watched."""
 
@@ -38,9 +39,10 @@ def doctor(
 ) -> None:
     """Say what is wrong with the engine, the numbers it rests on and what to turn; or that all is well.
 
-    It looks at the last 10 minutes that the engine recorded, or with --from and --to at any time that is recorded.
-    An engine without history is watched for ten seconds. The exit code is 0 when nothing is wrong, 1 when something
-    is. With --json each finding has its `changes`, as the admin API takes them, and its `cost` in seconds.
+    It looks at the last 10 minutes that the engine recorded, or with --from and --to at any time that is recorded, also
+    when no engine runs. An engine without history is watched for ten seconds. The exit code is 0 when nothing is wrong,
+    1 when something is, 4 when no engine runs or nothing was recorded in that time. With --json each finding has its
+    `changes`, as the admin API takes them, and its `cost` in seconds.
     """
     from console.cli.admin import AdminClient
     from console.cli.flags import check_settings, merge_flags
@@ -110,7 +112,7 @@ def _recorded(begin: str | None, end: str | None, path: Path) -> tuple[list[Fram
     try:
         frames = list(history.frames(start, stop))
         if not frames:
-            fail("nothing was recorded in that time", FAILED)
+            fail("nothing was recorded in that time", NOTHING_RECORDED)
         after = history.step(frames[-1].time, 1)
     except HistoryError as error:
         fail(str(error), FAILED)
@@ -126,7 +128,7 @@ def _recent(admin: AdminClient) -> list[Frame]:
     from engine.telemetry.history import History, HistoryError
     from engine.telemetry.history_file import history_path
 
-    now = current_frame(admin)
+    now = current_frame(admin, LOOK_BACK)
     try:
         frames = list(History(history_path()).frames(now.time - WINDOW, now.time))
     except HistoryError:

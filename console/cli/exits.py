@@ -5,15 +5,29 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
+from console.sources.process import STEP_WEDGED
+
 OK = 0
 FAILED = 1
 USAGE = 2
 PORT_IN_USE = 3
 NO_ENGINE = 4
+NOTHING_RECORDED = NO_ENGINE
+"""There is nothing to look at, now or then: neither a failure nor something that `doctor` found."""
 FOUND = 5
 """`probe` has measured, and found something that a setting would cure."""
 
-EPILOG = "Exit codes: 0 ok, 1 failed, 2 usage or bad setting, 3 port in use, 4 no engine."
+CODES = {
+    OK: "ok",
+    FAILED: "failed, or `doctor` found something",
+    USAGE: "usage or bad setting",
+    PORT_IN_USE: "port or socket in use",
+    NO_ENGINE: "no engine or nothing recorded",
+    FOUND: "`probe` found queueing or cut prompts",
+    STEP_WEDGED: "a step of the engine did not return",
+}
+"""What each exit code says, in the words of the help and of the README."""
+EPILOG = f"Exit codes: {'; '.join(f'{code} {words}' for code, words in CODES.items())}."
 
 
 def say(message: str) -> None:

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from console.cli.exits import EPILOG, FAILED, USAGE, fail, say
+from console.cli.exits import EPILOG, FAILED, NOTHING_RECORDED, USAGE, fail, say
 from console.cli.moments import FromOption, ToOption, time_range
 
 if TYPE_CHECKING:
@@ -33,12 +33,14 @@ app = typer.Typer(
 
 def open_history() -> History:
     """This user's history; without one the command ends with a sentence."""
-    from engine.telemetry.history import History, HistoryError
+    from engine.telemetry.history import History, HistoryError, NoHistoryError
     from engine.telemetry.history_file import history_path
 
     history = History(history_path())
     try:
         history.span()
+    except NoHistoryError as error:
+        fail(str(error), NOTHING_RECORDED)
     except HistoryError as error:
         fail(str(error), FAILED)
     return history

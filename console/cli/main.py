@@ -137,7 +137,7 @@ app.command("export", epilog=EPILOG)(export)
 app.add_typer(config_commands, name="config", context_settings=HELP_NAMES)
 app.command("load", epilog=EPILOG)(load)
 app.command("bench", epilog=EPILOG)(bench)
-app.command("probe")(probe)
+app.command("probe", epilog=EPILOG)(probe)
 app.command("demo", epilog=EPILOG)(demo)
 
 

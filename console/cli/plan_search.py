@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from console.cli.admin import AdminClient, AdminError
-from console.cli.exits import FAILED, fail, say
+from console.cli.exits import FAILED, NOTHING_RECORDED, fail, say
 from console.cli.moments import time_range
 from engine.advice.outcome import Outcome
 from engine.advice.recorded import simulate, users_of
@@ -263,7 +263,7 @@ def _recorded(wanted: Search) -> tuple[list[RequestRecord], str]:
         fail(str(error), FAILED)
     users = users_of(records)
     if not users:
-        fail("no request that was answered is recorded in that time", FAILED)
+        fail("no request that was answered is recorded in that time", NOTHING_RECORDED)
     names = {user.name for user in users}
     shown = " to ".join(time.strftime("%a %H:%M", time.localtime(moment)) for moment in (begin, end))
     return records, f"{len(records)} requests of {len(names)} users as recorded, {shown}; refused ones are not recorded"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from console.cli.exits import FAILED, USAGE, fail
+from console.cli.exits import FAILED, NOTHING_RECORDED, USAGE, fail
 from console.cli.moments import FromOption, ToOption, time_range
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ def replay(
     frames = _of_file(file) if file is not None else _of_history(begin, end)
     first = next(iter(frames), None)
     if first is None:
-        fail(f"there is no frame in {file}" if file else "nothing was recorded in that time", FAILED)
+        if file is not None:
+            fail(f"there is no frame in {file}", FAILED)
+        fail("nothing was recorded in that time", NOTHING_RECORDED)
     if (problem := terminal_problem()) is not None:
         fail(f"{problem}; `slotdeck history export` needs none", USAGE)
     name = file.name if file is not None else f"history from {time.strftime('%a %H:%M', time.localtime(first.time))}"

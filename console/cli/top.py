@@ -93,15 +93,15 @@ def _note_interrupts() -> threading.Event:
     return stopped
 
 
-def current_frame(admin: AdminClient) -> Frame:
-    """The engine's picture of now; without an engine the command ends with a sentence."""
+def current_frame(admin: AdminClient, otherwise: str = "") -> Frame:
+    """The engine's picture of now; without an engine the command ends with a sentence, and what to do ``otherwise``."""
     from console.cli.admin import AdminError, NoEngineError
     from console.sources.process import absence
 
     try:
         return admin.frame()
     except NoEngineError:
-        fail(absence(admin.path), NO_ENGINE)
+        fail("; ".join(filter(None, (absence(admin.path), otherwise))), NO_ENGINE)
     except AdminError as error:
         fail(str(error), FAILED)
 

@@ -25,6 +25,10 @@ class HistoryError(RuntimeError):
     """There is no history, or it cannot be read. The message says which and what to do."""
 
 
+class NoHistoryError(HistoryError):
+    """No engine has recorded anything yet."""
+
+
 class History:
     """One history file, opened anew for each question, so that the engine may set it aside at any time.
 
@@ -134,7 +138,7 @@ class History:
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         if not self.path.is_file():
-            raise HistoryError(f"there is no history yet: {self.path} is written while an engine runs")
+            raise NoHistoryError(f"there is no history yet: {self.path} is written while an engine runs")
         try:
             with closing(sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True, timeout=5)) as database:
                 (version,) = database.execute("PRAGMA user_version").fetchone()

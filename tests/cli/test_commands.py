@@ -13,14 +13,16 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from console.cli import exits
 from console.cli.engine_process import LogTail
+from console.cli.exits import CODES, EPILOG
 from console.cli.flags import settings_flags
 from console.cli.main import app
 from console.cli.variables import unread_variables
 from engine import __version__
 from engine.settings import SETTINGS, to_environment
 from tests.cli.fake_engine import engine_on
-from tests.cli.support import Deck
+from tests.cli.support import ROOT, Deck
 
 HEAVY = ("torch", "transformers", "textual", "httpx", "numpy", "rich")
 
@@ -51,7 +53,20 @@ def test_every_setting_of_the_table_is_a_flag_with_its_range_and_default(command
         assert f"{setting.flag} " in text
         assert setting.help[:40] in text
     assert "1 to 256 requests; default 4" in text
-    assert "Exit codes: 0 ok, 1 failed, 2 usage or bad setting, 3 port in use, 4 no engine." in text
+    assert "[default on]" in text
+    assert "[default off]" in text
+    assert "True" not in text
+    assert "False" not in text
+    assert EPILOG in text
+
+
+@pytest.mark.parametrize("command", ["", "attach", "doctor", "probe", "history export", "config show"])
+def test_help_readme_and_code_agree_on_the_exit_codes(command: str) -> None:
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    assert EPILOG in readme
+    assert EPILOG in " ".join(CliRunner().invoke(app, [*command.split(), "--help"]).stdout.split())
+    given = {value for name, value in vars(exits).items() if name.isupper() and isinstance(value, int)}
+    assert given == set(CODES)
 
 
 def test_only_what_was_given_reaches_the_command() -> None:

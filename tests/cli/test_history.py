@@ -127,7 +127,8 @@ def test_info(recorded: Path) -> None:
         (["replay", "x.ndjson", "--to", "1h"], 2, "--to belongs to --from"),
         (["replay", "/nowhere.ndjson"], 1, "No such file"),
         (["replay", __file__], 1, "line 1 is no frame of Slotdeck"),
-        (["replay", "--from", "1s"], 1, "nothing was recorded in that time"),
+        (["replay", "--from", "1s"], 4, "nothing was recorded in that time"),
+        (["doctor", "--from", "1s"], 4, "nothing was recorded in that time"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(recorded: Path, arguments: list[str], code: int, words: str) -> None:
@@ -139,8 +140,24 @@ def test_what_cannot_be_done_is_said_in_one_line(recorded: Path, arguments: list
 
 def test_without_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    result = CliRunner().invoke(app, ["history", "info"])
-    assert (result.exit_code, "no history yet" in result.stderr) == (1, True)
+    for command in (["history", "info"], ["replay", "--from", "1h"], ["doctor", "--from", "1h"]):
+        result = CliRunner().invoke(app, command)
+        assert (result.exit_code, "no history yet" in result.stderr) == (4, True)
+
+
+def test_the_doctor_without_an_engine_says_how_to_look_back_and_that_is_so(recorded: Path, tmp_path: Path) -> None:
+    without = CliRunner().invoke(app, ["doctor", "--socket", str(tmp_path / "none.sock")])
+    assert (without.exit_code, without.stdout) == (4, "")
+    assert "no engine runs on" in without.stderr
+    assert "`slotdeck doctor --from 2h` looks back" in without.stderr
+    looking = ["doctor", "--from", "2026-11-25T10:00:00Z", "--to", "2026-11-25T10:01:00Z"]
+    assert "20 frames" in CliRunner().invoke(app, looking).stdout
+
+
+def test_a_history_that_cannot_be_read_is_a_failure_and_not_an_empty_one(recorded: Path) -> None:
+    recorded.write_bytes(b"no database" * 100)
+    result = CliRunner().invoke(app, ["doctor", "--from", "1h"])
+    assert (result.exit_code, "cannot be read" in result.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ async def test_recorded_traffic_is_tried_under_other_settings(tmp_path: Path) ->
     assert result.exit_code == 0, result.output
     assert "6 requests of 6 users as recorded" in " ".join(result.stdout.split())
     nothing = run(tmp_path, "--from", "10s")
-    assert nothing.exit_code == 1
+    assert nothing.exit_code == 4
     assert "no request that was answered" in nothing.stderr
 
 

@@ -66,7 +66,7 @@ def test_the_command_watches_an_engine_that_keeps_no_history(
 
 def test_the_command_looks_at_a_time_that_was_recorded(tmp_path: Path) -> None:
     result = CliRunner(env={"XDG_STATE_HOME": str(tmp_path)}).invoke(app, ["doctor", "--from", "1h", "--json"])
-    assert (result.exit_code, "no history yet" in result.stderr) == (1, True)
+    assert (result.exit_code, "no history yet" in result.stderr) == (4, True)
     assert json.loads(result.stdout or "[]") == []
 
 
