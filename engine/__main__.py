@@ -35,12 +35,15 @@ def serve(settings: StartSettings) -> int:
     gc.disable()  # nearly all that is made until the engine serves stays
     from engine.model.errors import ModelError
     from engine.server.listeners import ListenError, open_listeners
-    from engine.server.serve import serve as serve_http
-    from engine.start import start_engine
-    from engine.telemetry.recorder import open_recorder
 
     try:
         with open_listeners(settings) as listeners:
+            # These import torch, which takes seconds. The lock is held by then, so that whoever looks for an engine
+            # meanwhile is told that this one is loading.
+            from engine.server.serve import serve as serve_http
+            from engine.start import start_engine
+            from engine.telemetry.recorder import open_recorder
+
             engine = start_engine(settings, listeners.url, say)
             limits = engine.loop.limits
 

@@ -20,7 +20,7 @@ from console.cli.engine_process import ENGINE_COMMAND, EngineExitedError, Engine
 from console.cli.exits import FAILED, PORT_IN_USE, USAGE, fail, say
 from console.cli.flags import check_settings, in_words
 from console.cli.showing import engine_log, found_notice, hosted_marker, is_hosted, show_console
-from console.sources.process import lock_holder
+from console.sources.process import lock_holder, start_lock, starter
 from console.terminal import terminal_problem
 from engine.paths import default_socket
 from engine.settings import SETTINGS, Setting, StartSettings, to_environment
@@ -58,6 +58,19 @@ def running_engine(admin: AdminClient) -> Frame | None:
         return admin.running()
     except AdminError as error:
         fail(str(error))
+
+
+def engine_to_attach(admin: AdminClient) -> Frame | None:
+    """The frame of the engine that runs, waited for while one is starting; ``None`` if there is none."""
+
+    def who() -> int | None:
+        return lock_holder(admin.path) or starter(admin.path)
+
+    frame = running_engine(admin)
+    if frame is not None or who() is None:
+        return frame
+    with _progress("waiting for the engine") as (show, _):
+        return _wait_for_other(lambda: running_engine(admin), who, show)
 
 
 def attach_notices(admin: AdminClient, frame: Frame, settings: StartSettings, explicit: dict[str, Any]) -> list[str]:
@@ -111,9 +124,9 @@ def _difference(setting: Setting, origin: str, value: Any, in_force: Any) -> str
 
 @contextmanager
 def _start_lock(socket: Path, while_waiting: Callable[[], None]) -> Iterator[None]:
-    """Two `slotdeck` at once: one starts the engine, the other waits here and then finds it."""
+    """Two `slotdeck` at once: one starts the engine, the other waits here and then finds it. Holds this pid."""
     socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with socket.with_name(socket.name + ".start").open("w") as file:
+    with start_lock(socket).open("a+") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -121,41 +134,49 @@ def _start_lock(socket: Path, while_waiting: Callable[[], None]) -> Iterator[Non
             except BlockingIOError:
                 while_waiting()
                 time.sleep(0.1)
+        file.truncate(0)
+        print(os.getpid(), file=file, flush=True)
         yield
 
 
-def _start_or_join(admin: AdminClient, settings: StartSettings, explicit: dict[str, Any]) -> tuple[Frame, list[str]]:
-    """Start the engine, or wait for one that another process is starting. Ends the command if neither serves."""
+@contextmanager
+def _progress(begin: str) -> Iterator[tuple[Callable[[str], None], Callable[[], None]]]:
+    """A line that turns while one waits: how to show another text on it, and how to take it away."""
     from rich.console import Console
     from rich.text import Text
 
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     screen = Console(highlight=False, markup=False)
+    with screen.status(begin, spinner="dots" if utf8 else "line") as status:
+        # A plain string would be read as markup.
+        yield lambda progress: status.update(Text(progress)), status.stop
+
+
+def _start_or_join(admin: AdminClient, settings: StartSettings, explicit: dict[str, Any]) -> tuple[Frame, list[str]]:
+    """Start the engine, or wait for one that another process is starting. Ends the command if neither serves."""
     log = engine_log()
-    with screen.status("starting the engine", spinner="dots" if utf8 else "line") as status:
-
-        def show(progress: str) -> None:
-            status.update(Text(progress))  # A plain string would be read as markup.
-
-        with _start_lock(admin.path, lambda: show("another slotdeck is starting the engine")):
-            while True:
-                frame = _wait_for_other(admin, show)
-                if frame is not None:
-                    return frame, attach_notices(admin, frame, settings, explicit)
-                process = EngineProcess(dict(os.environ) | to_environment(explicit), log)
-                try:
-                    frame = process.wait_until_serving(admin, show)
-                except KeyboardInterrupt:
-                    show("stopping the engine")
-                    process.stop()
-                    fail("stopped before the engine served")
-                except EngineExitedError as error:
-                    if lock_holder(admin.path) is not None:
-                        continue  # A `slotdeck serve` of the same moment was faster.
-                    status.stop()
-                    _explain_exit(error, log)
-                hosted_marker(admin.path).write_text(frame.boot_id)
-                return frame, []
+    with (
+        _progress("starting the engine") as (show, clear),
+        _start_lock(admin.path, lambda: show("another slotdeck is starting the engine")),
+    ):
+        while True:
+            frame = _wait_for_other(lambda: _serving(admin), lambda: lock_holder(admin.path), show)
+            if frame is not None:
+                return frame, attach_notices(admin, frame, settings, explicit)
+            process = EngineProcess(dict(os.environ) | to_environment(explicit), log)
+            try:
+                frame = process.wait_until_serving(admin, show)
+            except KeyboardInterrupt:
+                show("stopping the engine")
+                process.stop()
+                fail("stopped before the engine served")
+            except EngineExitedError as error:
+                if lock_holder(admin.path) is not None:
+                    continue  # A `slotdeck serve` of the same moment was faster.
+                clear()
+                _explain_exit(error, log)
+            hosted_marker(admin.path).write_text(frame.boot_id)
+            return frame, []
 
 
 def _serving(admin: AdminClient) -> Frame | None:
@@ -164,10 +185,15 @@ def _serving(admin: AdminClient) -> Frame | None:
     return None if frame is None or frame.health == "draining" else frame
 
 
-def _wait_for_other(admin: AdminClient, show: Callable[[str], None]) -> Frame | None:
-    """An engine that serves, once the one that holds the socket has come up or gone; ``None`` if there is none."""
+def _wait_for_other(
+    find: Callable[[], Frame | None], who: Callable[[], int | None], show: Callable[[str], None]
+) -> Frame | None:
+    """What ``find`` finds, once the process that holds a lock has come up or gone; ``None`` if there is nothing.
+
+    ``who`` gives the pid of that process.
+    """
     try:
-        while (frame := _serving(admin)) is None and (pid := lock_holder(admin.path)) is not None:
+        while (frame := find()) is None and (pid := who()) is not None:
             show(f"waiting for an engine that is starting or stopping, pid {pid}")
             time.sleep(0.1)
     except KeyboardInterrupt:

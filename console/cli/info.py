@@ -8,6 +8,7 @@ from importlib import metadata
 from typing import Any
 
 from console.cli.admin import AdminClient, AdminError
+from console.sources.process import coming
 from engine import __version__
 from engine.paths import cache_folder, config_file, default_socket, state_folder
 from engine.settings import StartSettings
@@ -16,7 +17,7 @@ LIBRARIES = ("torch", "transformers", "gguf", "fastapi", "uvicorn", "textual", "
 
 
 def collect(settings: StartSettings) -> dict[str, Any]:
-    """Versions, paths and the running engine as plain JSON values; ``engine`` is ``None`` when none runs."""
+    """Versions, paths and the running engine as plain JSON values; ``engine`` is ``None`` when none runs or starts."""
     socket = settings.socket or default_socket()
     config = config_file()
     return {
@@ -45,7 +46,7 @@ def _engine(admin: AdminClient) -> dict[str, Any] | None:
     try:
         frame = admin.running()
         if frame is None:
-            return None
+            return None if (problem := coming(admin.path)) is None else {"problem": problem}
         settings = admin.call("GET", "/admin/settings")["settings"]
     except AdminError as error:
         return {"problem": str(error)}

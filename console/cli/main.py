@@ -78,10 +78,10 @@ def serve(context: typer.Context, settings: dict[str, Any]) -> None:
 
 @app.command(epilog=EPILOG)
 def attach(context: typer.Context, socket: SocketOption = None) -> None:
-    """Open the console on the engine that runs; quitting it never stops the engine."""
+    """Open the console on the engine that runs, or is starting; quitting it never stops the engine."""
     explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
     from console.cli.admin import AdminClient
-    from console.cli.hosting import attach_notices, running_engine
+    from console.cli.hosting import attach_notices, engine_to_attach
     from console.cli.showing import show_console
     from console.sources.process import absence
     from console.terminal import terminal_problem
@@ -92,7 +92,7 @@ def attach(context: typer.Context, socket: SocketOption = None) -> None:
     settings = check_settings(explicit)
     path = settings.socket or default_socket()
     admin = AdminClient(path)
-    frame = running_engine(admin)
+    frame = engine_to_attach(admin)
     if frame is None:
         fail(absence(path), NO_ENGINE)
     notices = attach_notices(admin, frame, settings, explicit)

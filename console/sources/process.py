@@ -31,8 +31,23 @@ def lives(pid: int) -> bool:
 
 def lock_holder(socket: Path) -> int | None:
     """The process that holds the engine's lock beside ``socket``, from before it serves until it has ended."""
+    return _holder(socket.with_name(socket.name + ".lock"))
+
+
+def start_lock(socket: Path) -> Path:
+    """The lock that a `slotdeck` holds while it starts an engine behind ``socket``, with its pid."""
+    return socket.with_name(socket.name + ".start")
+
+
+def starter(socket: Path) -> int | None:
+    """The `slotdeck` that is starting an engine behind ``socket``: the engine itself may not hold its lock yet."""
+    return _holder(start_lock(socket))
+
+
+def _holder(path: Path) -> int | None:
+    """The living process that holds the lock at ``path`` and wrote its pid into it."""
     try:
-        with socket.with_name(socket.name + ".lock").open() as lock:
+        with path.open() as lock:
             pid = int(lock.read() or 0)
             # Only behind a living holder is the lock tried: a try must never be in the way of an engine that starts.
             if pid <= 0 or not lives(pid):
@@ -45,11 +60,18 @@ def lock_holder(socket: Path) -> int | None:
     return None
 
 
-def absence(socket: Path) -> str:
-    """Why nobody answers behind ``socket``, as a sentence that says what to do."""
+def coming(socket: Path) -> str | None:
+    """Why an engine that does not answer behind ``socket`` is there all the same; ``None`` if none is."""
     if (pid := lock_holder(socket)) is not None:
         return f"the engine, pid {pid}, is still loading (or stopping) and does not answer yet; try again in a moment"
-    return f"no engine runs on {socket}; `slotdeck` starts one"
+    if (pid := starter(socket)) is not None:
+        return f"an engine is being started by `slotdeck`, pid {pid}, and does not answer yet; try again in a moment"
+    return None
+
+
+def absence(socket: Path) -> str:
+    """Why nobody answers behind ``socket``, as a sentence that says what to do."""
+    return coming(socket) or f"no engine runs on {socket}; `slotdeck` starts one"
 
 
 def _end_file(socket: Path) -> Path:

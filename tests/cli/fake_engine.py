@@ -136,7 +136,7 @@ async def _serve(socket: Path, settings: StartSettings) -> None:
 
 def main(arguments: list[str]) -> None:
     """``FAKE_ENGINE``: empty: serve; ``fail N``: print some lines and exit N; ``wait``: never come to serving; ``until
-    FILE``: load until that exists."""
+    FILE``: load until that exists; ``import FILE``: hold no lock until that exists."""
     if arguments[0] == "model":
         print("model", *arguments[1:])
         sys.exit(7)
@@ -144,6 +144,8 @@ def main(arguments: list[str]) -> None:
     socket = settings.socket or default_socket()
     print(f"slotdeck: fake engine {os.getpid()} slots {os.environ.get('SLOTDECK_SLOTS')}", flush=True)
     behaviour, _, value = os.environ.get("FAKE_ENGINE", "").partition(" ")
+    while behaviour == "import" and not Path(value).exists():
+        time.sleep(0.02)
     with socket.with_name(socket.name + ".lock").open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -290,14 +292,73 @@ def test_an_engine_that_is_loading_is_not_called_absent(deck: Deck) -> None:
         pid = serving.match.group(1)
         serving.expect_exact("loading")
         terminal = deck.terminal("attach")
-        terminal.expect_exact(f"pid {pid}, is still loading")
-        assert exit_code(terminal) == 4
-        for command in (["load", "--duration", "1"], ["top", "--once"]):
+        terminal.expect_exact(f"waiting for an engine that is starting or stopping, pid {pid}")
+        terminal.sendintr()
+        terminal.expect_exact("stopped waiting for the other engine")
+        assert exit_code(terminal) == 1
+        info = json.loads(deck.without_terminal("info", "--json").stdout)
+        assert f"pid {pid}, is still loading" in info["engine"]["problem"]
+        assert "none runs" not in deck.without_terminal("info").stdout
+        for command in (["load", "--duration", "1"], ["top", "--once"], ["doctor"]):
             result = deck.without_terminal(*command)
             assert (result.returncode, f"pid {pid}, is still loading" in result.stderr) == (4, True)
     finally:
         serving.kill(signal.SIGKILL)
         serving.close(force=True)
+
+
+def test_an_engine_that_slotdeck_is_starting_is_not_called_absent_before_it_holds_its_lock(deck: Deck) -> None:
+    """It imports for seconds first. `slotdeck attach` waits for it; what only looks says who starts it."""
+    imported = deck.folder / "imported"
+    starting = deck.terminal(FAKE_ENGINE=f"import {imported}")
+    eventually(deck.engine_pids)
+    said = f"an engine is being started by `slotdeck`, pid {starting.pid}"
+    for command in (["top", "--once"], ["doctor"]):
+        result = deck.without_terminal(*command)
+        assert (result.returncode, said in result.stderr) == (4, True)
+    assert said in deck.without_terminal("info").stdout
+    attached = deck.terminal("attach")
+    attached.expect_exact(f"waiting for an engine that is starting or stopping, pid {starting.pid}")
+    imported.touch()
+    for terminal in (starting, attached):
+        console_pid(terminal)
+        terminal.expect_exact(f"hosted={terminal is starting}")
+    assert len(deck.engine_pids()) == 1
+
+
+def test_the_engine_holds_its_lock_before_it_imports_what_takes_seconds(deck: Deck) -> None:
+    """So that a `slotdeck serve`, which nobody else watches, is known to be loading from its first moments."""
+    code = (
+        "import importlib.abc, os, sys\n"
+        "from pathlib import Path\n"
+        "from console.sources.process import lock_holder\n"
+        "class AtTorch(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'torch':\n"
+        "            print(lock_holder(Path(os.environ['SLOTDECK_SOCKET'])) == os.getpid(), flush=True)\n"
+        "            os._exit(9)\n"
+        "sys.meta_path.insert(0, AtTorch())\n"
+        "sys.argv = ['engine', 'serve']\n"
+        "from engine.__main__ import main\n"
+        "main()\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=deck.environment | {"SLOTDECK_PORT": "0"}, capture_output=True, text=True,
+        timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert (result.stdout, result.returncode) == ("True\n", 9), result.stderr
+
+
+def test_attach_waits_for_an_engine_that_then_does_not_come_up(deck: Deck) -> None:
+    imported = deck.folder / "imported"
+    starting = deck.terminal(FAKE_ENGINE=f"import {imported}")
+    eventually(deck.engine_pids)
+    attached = deck.terminal("attach")
+    attached.expect_exact("waiting for an engine")
+    os.kill(deck.engine_pids()[0], signal.SIGKILL)
+    assert exit_code(starting) == 1
+    attached.expect_exact("no engine runs on")
+    assert exit_code(attached) == 4
 
 
 def test_attach_needs_an_engine_and_a_terminal(deck: Deck) -> None:
