@@ -297,6 +297,7 @@ int slotdeck_step(Kernels* kernels, const Model* model, const Step* step) try {
     space.num_tasks = lay_out(*model, *step, attention, tasks, apart);
     space.tasks = tasks;
     space.apart = apart;
+    space.any_apart = attention.places > 0;
     space.nanoseconds = kernels->nanoseconds;
     // A thread that comes to the head when all is done writes nothing, so its entries must be there before.
     for (int64_t i = 0; i < threads * step->greedy; ++i) {

@@ -6,6 +6,7 @@
 // and V are read as stored.
 #pragma once
 
+#include "product.h"
 #include "types.h"
 #include "vector.h"
 
@@ -289,6 +290,15 @@ inline void add_strip(Softmax& row, const Softmax& strip, int64_t stride) {
         store(row.mixed + i, load<Floats>(row.mixed + i) * kept + load<Floats>(strip.mixed + i) * share);
 }
 
+// Whether the query heads that share a kv head make whole groups, so that a task can quantise what it computed.
+inline bool whole_groups(const Model& model) { return model.heads / model.kv_heads * model.head_dim % GROUP == 0; }
+
+// Quantises columns `first` to `first + count - 1`, whole groups, of a token's attention.
+inline void quantise_mixed(const Model& model, const Workspace& space, int64_t token, int64_t first, int64_t count) {
+    const int64_t line = (model.heads * model.head_dim + GROUP - 1) / GROUP * GROUP, at = token * line + first;
+    quantise_row(space.mixed + at, count, space.codes + at, space.scales + at / GROUP, space.sums + at / BLOCK);
+}
+
 // The result of a row: query head `head` of `token`.
 inline void finish_row(const Model& model, const Workspace& space, const Softmax& row, int64_t token, int64_t head) {
     const int64_t width = model.head_dim, line = (model.heads * width + 63) / 64 * 64;
@@ -416,6 +426,9 @@ SEPARATE void attend(const Model& model, const Step& step, const Workspace& spac
     if (apart) return;
     for (int64_t row = 0; row < rows; ++row)
         finish_row(model, space, whole_rows[row], task.first_row + row / shared, task.kv_head * shared + row % shared);
+    if (!whole_groups(model)) return;
+    for (int64_t i = 0; i < task.count; ++i)
+        quantise_mixed(model, space, task.first_row + i, task.kv_head * shared * width, shared * width);
 }
 
 // Adds up the strips of one token that were computed apart. `scratch` holds a row.

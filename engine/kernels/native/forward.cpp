@@ -134,11 +134,12 @@ inline void mix_keys(const Context& c, int number) {
         const AttentionTask* tasks = c.space.tasks;
         attend(c.model, c.step, c.space, tasks[task], tasks[task + 1 < c.space.num_tasks ? task + 1 : task], number, c.scratch);
     });
-    const int64_t groups = c.attended / GROUP;
+    const bool quantised = whole_groups(c.model);  // by the tasks, but for rows whose strips were computed apart
+    if (quantised && !c.space.any_apart) return;
     share_rows(c, c.step.tokens, [&](int64_t row) {
-        if (c.space.apart[row].strips > 0) add_strips(c.model, c.space, row, c.scratch);
-        quantise_row(c.space.mixed + row * c.attended, c.attended, c.space.codes + row * c.attended,
-                     c.space.scales + row * groups, c.space.sums + row * groups * 2);
+        const bool apart = c.space.apart[row].strips > 0;
+        if (apart) add_strips(c.model, c.space, row, c.scratch);
+        if (apart || !quantised) quantise_mixed(c.model, c.space, row, 0, c.attended);
     });
 }
 

@@ -117,6 +117,7 @@ struct Workspace {
     const AttentionTask* tasks;
     int32_t num_tasks;
     const Apart* apart;   // [tokens]
+    bool any_apart;
     float* places;        // [places, heads / kv_heads, head_stride + 2]: mixes of all rows, then largest and total of each
     int64_t* nanoseconds;  // [PARTS]: grows; written by the thread that called
 };
