@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,36 @@ def test_what_is_not_finite_stays_with_its_sequence(kernels: Kernels, tmp_path: 
     assert not any(outputs[0].finite.tolist()[4:])
     assert outputs[0].best[4:] == [-1] * 17
     assert outputs[0].best[0] >= 0
+
+
+@pytest.mark.parametrize("kv_dtype", ["bf16", "fp16", "int8"])
+def test_tokens_whose_next_nobody_wants_leave_the_same_keys_and_are_checked_too(
+    kernels: Kernels, tmp_path: Path, monkeypatch: Any, kv_dtype: str
+) -> None:
+    monkeypatch.setenv("SLOTDECK_CACHE", str(tmp_path / "cache"))
+    native, _ = make_pair(tmp_path / "model", kernels)
+    spans, tokens = [Span(7, 1, [2]), Span(0, 40, [3, 0, 1])], [[9], [*range(20, 60)]]
+
+    def run(wanted: list[int]) -> tuple[Output, KVStore]:
+        store = KVStore(native.config, 4, KV_DTYPES[kv_dtype], torch.device("cpu"))
+        with torch.inference_mode():
+            batch = batch_of(native, store, spans, tokens)
+            return native.forward(replace(batch, logit_rows=wanted, best_rows=wanted), store), store
+
+    whole, filled = run([*range(41)])
+    for wanted in ([], [0], [40], [0, 17, 40]):
+        output, store = run(wanted)
+        assert torch.equal(output.logits, whole.logits[wanted])
+        assert output.best == [whole.best[row] for row in wanted]
+        assert output.finite.all()
+        for ours, theirs in zip((*store.keys, *store.values), (*filled.keys, *filled.values), strict=True):
+            assert torch.equal(ours, theirs)
+    # Keys of the last layer that fp16 cannot hold, though all of the layers before is fine.
+    layer = native._model.layers[-1]
+    object.__setattr__(layer, "input_norm", layer.input_norm * 1e7)
+    native._model._structures.clear()
+    for wanted in ([], [0], [*range(41)]):
+        assert run(wanted)[0].finite.all() == (kv_dtype != "fp16")
 
 
 def test_tables_are_checked_before_anything_is_read(kernels: Kernels, pairs: dict[str, Pair]) -> None:

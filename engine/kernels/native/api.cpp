@@ -1,8 +1,10 @@
 // The functions that Python calls. Chooses the instruction set at run time; owns the memory of a step.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 #include <type_traits>
+#include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -61,11 +63,11 @@ const Variant VARIANTS[] = {
 
 constexpr int64_t GROUP = 64, BLOCK = 32, CHUNK = 16, STRIP = 256, SUMMED = 256;
 constexpr int64_t TASKS_PER_THREAD = 2;  // of attention: a decode with more to read than such a task has is shared out
-constexpr int PHASES_PER_LAYER = 8, PHASES_BESIDE = 5;  // at most, in forward.cpp
+constexpr int PHASES_PER_LAYER = 8, PHASES_BESIDE = 7;  // at most, in forward.cpp
 
 int64_t padded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
 
-// The memory of a step: one block that only grows, in parts that begin at pages, one after the other. Parts at addresses
+// The memory of a step: one block that only grows, in parts that begin at pages, one after the other. Parts at places
 // of the allocator's choice fall by chance on places that push each other out of the first cache: steps of twenty rows
 // took up to 12 % longer in one run of a program than in the next.
 class Memory {
@@ -119,17 +121,6 @@ class Memory {
 #endif
 };
 
-}  // namespace
-
-struct Kernels {
-    Team* team = nullptr;
-    const Variant* variant = nullptr;
-    Memory memory;
-    int64_t nanoseconds[PARTS] = {};
-};
-
-namespace {
-
 struct Job {
     const Variant* variant;
     const Model* model;
@@ -148,6 +139,15 @@ struct ProductJob {
     float* out;
 };
 
+struct DrawJob {
+    const Variant* variant;
+    float* logits;
+    int64_t vocab, stride;
+    const Draw* how;
+    int64_t count;
+    int64_t* drawn;
+};
+
 // The strips of keys that a span's tokens from `start` on see, `count` of them.
 struct Strips {
     int32_t first, number;
@@ -159,66 +159,93 @@ struct Strips {
     }
 };
 
-// How the attention of a step is cut: into at most so many tasks, with so many places for strips computed apart; a
-// decode's strips make even pieces of at most `piece`.
+// Tokens of a span that follow each other, and the row of the first.
+struct Query {
+    int32_t span, first_row, start, count;
+};
+
+// How attention is cut: into at most so many tasks, with so many places for strips computed apart; a decode's strips
+// make even pieces of at most `piece`.
 struct Attention {
     int64_t tasks = 0, places = 0, piece = 0;
 
-    Attention(const Model& model, const Step& step, int64_t threads) {
+    Attention(const Model& model, const std::vector<Query>& queries, int64_t threads) {
         int64_t strips = 0;
-        for (int32_t span = 0; span < step.spans; ++span)
-            for (int32_t at = 0; at < step.span_count[span]; at += (int32_t)CHUNK)
-                strips += Strips(model, step.span_start[span] + at, 1).number * model.kv_heads;
+        for (const Query& query : queries)
+            for (int32_t at = 0; at < query.count; at += (int32_t)CHUNK)
+                strips += Strips(model, query.start + at, 1).number * model.kv_heads;
         piece = (strips + threads * TASKS_PER_THREAD - 1) / (threads * TASKS_PER_THREAD);
-        for (int32_t span = 0; span < step.spans; ++span) {
-            const int64_t count = step.span_count[span], own = pieces(model, step, span);
-            tasks += (count + CHUNK - 1) / CHUNK * own * model.kv_heads;
-            if (own > 1) places += Strips(model, step.span_start[span], 1).number * model.kv_heads;
+        for (const Query& query : queries) {
+            const int64_t own = pieces(model, query);
+            tasks += (query.count + CHUNK - 1) / CHUNK * own * model.kv_heads;
+            if (own > 1) places += Strips(model, query.start, 1).number * model.kv_heads;
         }
     }
 
-    int32_t pieces(const Model& model, const Step& step, int32_t span) const {
-        if (step.span_count[span] > 1) return 1;
-        return (int32_t)((Strips(model, step.span_start[span], 1).number + piece - 1) / piece);
+    int32_t pieces(const Model& model, const Query& query) const {
+        return query.count > 1 ? 1 : (int32_t)((Strips(model, query.start, 1).number + piece - 1) / piece);
+    }
+
+    // Long chunks first, so that the last tasks to be taken are small. Returns the number of tasks.
+    int32_t lay_out(const Model& model, const std::vector<Query>& queries, AttentionTask* list, Apart* apart) const {
+        int32_t number = 0, place = 0;
+        for (int longer = 1; longer >= 0; --longer)
+            for (const Query& query : queries) {
+                if ((query.count > 1) != (longer == 1)) continue;
+                const int32_t own = pieces(model, query);
+                for (int32_t at = (query.count - 1) / (int32_t)CHUNK * (int32_t)CHUNK; at >= 0; at -= (int32_t)CHUNK) {
+                    const int32_t row = query.first_row + at, start = query.start + at;
+                    const int32_t here = query.count - at < CHUNK ? query.count - at : (int32_t)CHUNK;
+                    const Strips strips(model, start, here);
+                    for (int32_t i = 0; i < here; ++i) apart[row + i] = {place, own > 1 ? strips.number : 0};
+                    for (int32_t head = 0; head < model.kv_heads; ++head)
+                        for (int32_t i = 0; i < own; ++i) {
+                            const int32_t from = i * strips.number / own, to = (i + 1) * strips.number / own;
+                            list[number++] = {query.span, row, start, here, head, strips.first + from, to - from,
+                                              own > 1 ? place : -1};
+                            if (own > 1) place += to - from;
+                        }
+                }
+            }
+        return number;
     }
 };
 
-struct DrawJob {
-    const Variant* variant;
-    float* logits;
-    int64_t vocab, stride;
-    const Draw* how;
-    int64_t count;
-    int64_t* drawn;
-};
+// Who attends: all tokens of the step, and in the last layer the wanted ones alone, each by itself.
+struct Queries {
+    std::vector<Query> all, last;
+    std::vector<int32_t> row_of, tokens;  // see Rows and Workspace
 
-// Long chunks first, so that the last tasks to be taken are small.
-int32_t lay_out(const Model& model, const Step& step, const Attention& attention, AttentionTask* tasks, Apart* apart) {
-    int32_t number = 0, place = 0;
-    for (int longer = 1; longer >= 0; --longer) {
-        int32_t row = 0;
-        for (int32_t span = 0; span < step.spans; row += step.span_count[span++]) {
-            const int32_t count = step.span_count[span], start = step.span_start[span];
-            if ((count > 1) != (longer == 1)) continue;
-            const int32_t pieces = attention.pieces(model, step, span);
-            for (int32_t at = (count - 1) / (int32_t)CHUNK * (int32_t)CHUNK; at >= 0; at -= (int32_t)CHUNK) {
-                const int32_t here = count - at < CHUNK ? count - at : (int32_t)CHUNK;
-                const Strips strips(model, start + at, here);
-                for (int32_t i = 0; i < here; ++i) apart[row + at + i] = {place, pieces > 1 ? strips.number : 0};
-                for (int32_t head = 0; head < model.kv_heads; ++head)
-                    for (int32_t i = 0; i < pieces; ++i) {
-                        const int32_t from = i * strips.number / pieces, to = (i + 1) * strips.number / pieces;
-                        tasks[number++] = {span, row + at, start + at, here, head, strips.first + from, to - from,
-                                           pieces > 1 ? place : -1};
-                        if (pieces > 1) place += to - from;
-                    }
+    void gather(const Step& step) {
+        all.clear();
+        last.clear();
+        tokens.clear();
+        row_of.assign((size_t)step.tokens, -1);
+        for (int32_t i = 0; i < step.greedy; ++i) row_of[(size_t)step.greedy_tokens[i]] = 0;
+        for (int32_t i = 0; i < step.logit_rows; ++i) row_of[(size_t)step.logit_tokens[i]] = 0;
+        for (int32_t i = 0; i < step.draws; ++i) row_of[(size_t)step.draw[i].token] = 0;
+        int32_t token = 0;
+        for (int32_t span = 0; span < step.spans; ++span) {
+            all.push_back({span, token, step.span_start[span], step.span_count[span]});
+            for (int32_t i = 0; i < step.span_count[span]; ++i, ++token) {
+                if (row_of[(size_t)token] < 0) continue;
+                const int32_t row = row_of[(size_t)token] = (int32_t)last.size();
+                last.push_back({span, row, step.span_start[span] + i, 1});
+                tokens.push_back(token);
             }
         }
     }
-    return number;
-}
+};
 
 }  // namespace
+
+struct Kernels {
+    Team* team = nullptr;
+    const Variant* variant = nullptr;
+    Memory memory;
+    Queries queries;
+    int64_t nanoseconds[PARTS] = {};
+};
 
 extern "C" {
 #pragma GCC visibility push(default)
@@ -265,14 +292,19 @@ int slotdeck_step(Kernels* kernels, const Model* model, const Step* step) try {
     const int64_t tokens = step->tokens, half = model->head_dim / 2, threads = team_size(kernels->team);
     const int64_t hidden = padded(model->hidden, GROUP), inner = padded(model->inner, GROUP);
     const int64_t attended = padded((int64_t)model->heads * model->head_dim, GROUP);
-    const int64_t widest = hidden > attended ? hidden : attended, wanted = step->greedy + step->logit_rows + step->draws;
+    const int64_t widest = hidden > attended ? hidden : attended;
+    const int64_t wanted = step->greedy + step->logit_rows + step->draws;
     const int64_t rows = tokens > wanted ? tokens : wanted;
-    const Attention attention(*model, *step, threads);
+    Queries& queries = kernels->queries;
+    queries.gather(*step);
+    const bool some = (int64_t)queries.last.size() < tokens;
+    if (!some) queries.last.clear();
+    const Attention attention(*model, queries.all, threads), last_attention(*model, queries.last, threads);
     Workspace space;
     space.scratch_bytes = kernels->variant->scratch(model) * 4;
     space.draw_stride = padded(model->vocab, SUMMED);
-    AttentionTask* tasks;
-    Apart* apart;
+    AttentionTask *all_tasks, *last_tasks;
+    Apart *all_apart, *last_apart;
     kernels->memory.lay_out([&](auto part) {
         part(space.hidden, tokens * hidden);
         part(space.query, tokens * model->heads * model->head_stride);
@@ -290,14 +322,20 @@ int slotdeck_step(Kernels* kernels, const Model* model, const Step* step) try {
         part(space.bad_logit, threads * step->greedy);
         part(space.draw_logits, step->draws * space.draw_stride);
         part(space.scratch, threads * space.scratch_bytes);
-        part(tasks, attention.tasks);
-        part(apart, tokens);
-        part(space.places, attention.places * (model->heads / model->kv_heads) * (model->head_stride + 2));
+        part(space.spoiled, tokens);
+        part(all_tasks, attention.tasks);
+        part(all_apart, tokens);
+        part(last_tasks, last_attention.tasks);
+        part(last_apart, tokens);
+        part(space.places, std::max(attention.places, last_attention.places) * (model->heads / model->kv_heads) *
+                               (model->head_stride + 2));
     });
-    space.num_tasks = lay_out(*model, *step, attention, tasks, apart);
-    space.tasks = tasks;
-    space.apart = apart;
-    space.any_apart = attention.places > 0;
+    space.all = {tokens, nullptr, all_tasks, attention.lay_out(*model, queries.all, all_tasks, all_apart), all_apart,
+                 attention.places > 0};
+    space.last = {(int64_t)queries.last.size(), queries.tokens.data(), last_tasks,
+                  last_attention.lay_out(*model, queries.last, last_tasks, last_apart), last_apart,
+                  last_attention.places > 0};
+    space.row_of = some ? queries.row_of.data() : nullptr;
     space.nanoseconds = kernels->nanoseconds;
     // A thread that comes to the head when all is done writes nothing, so its entries must be there before.
     for (int64_t i = 0; i < threads * step->greedy; ++i) {
@@ -340,7 +378,8 @@ int slotdeck_product(Kernels* kernels, const Product* weights, const float* valu
 }
 
 // drawn[count] from logits [count, vocab], see Draw. 0, or 1 when memory is short.
-int slotdeck_draw(Kernels* kernels, const float* logits, int64_t vocab, const Draw* how, int64_t count, int64_t* drawn) try {
+int slotdeck_draw(Kernels* kernels, const float* logits, int64_t vocab, const Draw* how, int64_t count,
+                  int64_t* drawn) try {
     DrawJob job{kernels->variant, nullptr, vocab, padded(vocab, SUMMED), how, count, drawn};
     kernels->memory.lay_out([&](auto part) { part(job.logits, count * job.stride); });
     for (int64_t row = 0; row < count; ++row)

@@ -95,6 +95,16 @@ SEPARATE Runs copied(const Runs& from, int64_t count, int64_t stride, float* to)
     return result;
 }
 
+// Whether the pool can hold `values` [stride].
+inline bool holds(const Stored& to, const float* values) {
+    const float limit = to.kv_type == KV_FP16 ? 65520.0f : 3.38e38f;
+    Ints beyond = Ints{};
+    for (int64_t i = 0; i < to.stride; i += LANES) beyond |= ~(absolute(load<Floats>(values + i)) < limit);
+    for (int i = 0; i < LANES; ++i)
+        if (beyond[i]) return false;
+    return true;
+}
+
 // Stores `values` (zeros beyond the width) as one row, rounded to the type of the pool. What fp16 cannot hold becomes
 // NaN, and so does the scale of an int8 row that is not finite: the request fails instead of going on with wrong keys.
 SEPARATE void keep(const Stored& to, int64_t place, const float* values) {
@@ -431,9 +441,8 @@ SEPARATE void attend(const Model& model, const Step& step, const Workspace& spac
         quantise_mixed(model, space, task.first_row + i, task.kv_head * shared * width, shared * width);
 }
 
-// Adds up the strips of one token that were computed apart. `scratch` holds a row.
-SEPARATE void add_strips(const Model& model, const Workspace& space, int64_t token, float* scratch) {
-    const Apart apart = space.apart[token];
+// Adds up the strips of one row that were computed apart. `scratch` holds a row of values.
+SEPARATE void add_strips(const Model& model, const Workspace& space, const Apart& apart, int64_t token, float* scratch) {
     const int64_t stride = model.head_stride, shared = model.heads / model.kv_heads;
     for (int64_t head = 0; head < model.heads; ++head) {
         memset(scratch, 0, (size_t)stride * 4);

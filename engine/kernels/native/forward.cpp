@@ -27,6 +27,7 @@ struct Context {
     int64_t hidden, attended, inner;  // padded to 64
     mutable int phase = 0;            // the same on all threads: they go through the same sequence
     mutable int64_t since = 0;        // end of the part before, on the thread that called
+    mutable const Rows* rows;
 };
 
 inline int64_t padded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
@@ -66,7 +67,7 @@ inline QuantisedRows quantised(const Context& c, int64_t depth) {
 // hidden -> norm -> quantised rows.
 inline void norm(const Context& c, const float* weight) {
     const int64_t groups = c.hidden / GROUP;
-    share_rows(c, c.step.tokens, [&](int64_t row) {
+    share_rows(c, c.rows->count, [&](int64_t row) {
         norm_row(c.space.hidden + row * c.hidden, weight, c.model.hidden, c.hidden, c.model.eps, c.scratch,
                  c.space.codes + row * c.hidden, c.space.scales + row * groups, c.space.sums + row * groups * 2);
     });
@@ -84,14 +85,18 @@ inline void embed(const Context& c) {
             c.space.cosine[row * half + i] = cosf(angle);
             c.space.sine[row * half + i] = sinf(angle);
         }
+        c.space.spoiled[row] = 0;
         // Beyond the heads, rows of the attention's result stay zero.
         for (int64_t i = (int64_t)c.model.heads * c.model.head_dim; i < c.attended; ++i)
             c.space.mixed[row * c.attended + i] = 0;
     });
 }
 
-// Queries, keys and values of one head at a time; rotary embedding; K and V go into the pool.
+// Queries, keys and values of one head at a time; rotary embedding; K and V go into the pool. In the last layer queries
+// are kept of wanted tokens only. What the pool cannot hold would spoil the residual of its token, but there most have
+// none any more, so it is looked for.
 inline void project(const Context& c, const Layer& layer, int number) {
+    const int32_t* row_of = number + 1 == c.model.layers ? c.space.row_of : nullptr;
     const Model& model = c.model;
     const int64_t stride = model.head_stride, half = model.head_dim / 2, tiles = stride / TILE;
     const float scale = 1.0f / __builtin_sqrtf((float)model.head_dim);
@@ -119,26 +124,52 @@ inline void project(const Context& c, const Layer& layer, int number) {
                     line[i + half] = (b * cosine[i] + a * sine[i]) * factor;
                 }
             }
+            const int64_t to = row_of == nullptr ? token : row_of[token];
             if (value)
                 keep(values, (head - model.heads - model.kv_heads) * pool + c.step.slots[token], line);
             else if (key)
                 keep(keys, (head - model.heads) * pool + c.step.slots[token], line);
-            else
-                memcpy(c.space.query + (token * model.heads + head) * stride, line, (size_t)stride * 4);
+            else if (to >= 0)
+                memcpy(c.space.query + (to * model.heads + head) * stride, line, (size_t)stride * 4);
+            if (row_of != nullptr && (value || key) && !holds(keys, line))
+                __atomic_store_n(c.space.spoiled + token, (uint8_t)1, __ATOMIC_RELAXED);
         }
     });
 }
 
+inline bool finite_row(const Context& c, int64_t row) {
+    Floats spoiled = Floats{};
+    for (int64_t i = 0; i < c.hidden; i += LANES) {
+        const Floats value = load<Floats>(c.space.hidden + row * c.hidden + i);
+        spoiled += value - value;
+    }
+    return sum(spoiled) == 0;
+}
+
+// Nobody reads what the last layer makes of other tokens than the wanted ones, but for K and V, which are in the pool:
+// from here on there are only those rows.
+inline void keep_wanted(const Context& c) {
+    share_rows(c, c.step.tokens,
+               [&](int64_t row) { c.step.finite[row] = finite_row(c, row) && c.space.spoiled[row] == 0; });
+    share(c, 1, [&](int64_t) {
+        for (int64_t row = 0; row < c.space.last.count; ++row)
+            memmove(c.space.hidden + row * c.hidden, c.space.hidden + c.space.last.tokens[row] * c.hidden,
+                    (size_t)c.hidden * 4);
+    });
+    c.rows = &c.space.last;
+}
+
 inline void mix_keys(const Context& c, int number) {
-    share(c, c.space.num_tasks, [&](int64_t task) {
-        const AttentionTask* tasks = c.space.tasks;
-        attend(c.model, c.step, c.space, tasks[task], tasks[task + 1 < c.space.num_tasks ? task + 1 : task], number, c.scratch);
+    const Rows& rows = *c.rows;
+    share(c, rows.num_tasks, [&](int64_t task) {
+        const AttentionTask& after = rows.tasks[task + 1 < rows.num_tasks ? task + 1 : task];
+        attend(c.model, c.step, c.space, rows.tasks[task], after, number, c.scratch);
     });
     const bool quantised = whole_groups(c.model);  // by the tasks, but for rows whose strips were computed apart
-    if (quantised && !c.space.any_apart) return;
-    share_rows(c, c.step.tokens, [&](int64_t row) {
-        const bool apart = c.space.apart[row].strips > 0;
-        if (apart) add_strips(c.model, c.space, row, c.scratch);
+    if (quantised && !rows.any_apart) return;
+    share_rows(c, rows.count, [&](int64_t row) {
+        const bool apart = rows.apart[row].strips > 0;
+        if (apart) add_strips(c.model, c.space, rows.apart[row], row, c.scratch);
         if (apart || !quantised) quantise_mixed(c.model, c.space, row, 0, c.attended);
     });
 }
@@ -146,7 +177,7 @@ inline void mix_keys(const Context& c, int number) {
 // hidden += rows x weights.
 inline void add(const Context& c, const QuantisedRows& rows, const Product& weights) {
     const int64_t tiles = (c.model.hidden + TILE - 1) / TILE;
-    share_tiles(c, tiles, c.step.tokens, [&](int64_t tile, int64_t first, int64_t count) {
+    share_tiles(c, tiles, c.rows->count, [&](int64_t tile, int64_t first, int64_t count) {
         product(rows, first, count, weights, tile, c.scratch);
         for (int64_t row = 0; row < count; ++row) {
             float* to = c.space.hidden + (first + row) * c.hidden + tile * TILE;
@@ -160,7 +191,7 @@ inline void add(const Context& c, const QuantisedRows& rows, const Product& weig
 inline void gate(const Context& c, const Layer& layer) {
     const QuantisedRows rows = quantised(c, c.hidden);
     const int64_t groups = c.inner / GROUP;
-    share_tiles(c, groups, c.step.tokens, [&](int64_t group, int64_t first, int64_t count) {
+    share_tiles(c, groups, c.rows->count, [&](int64_t group, int64_t first, int64_t count) {
         float* lines = c.scratch + ROW_CHUNK * TILE;  // [count, GROUP]
         for (int64_t part = 0; part < GROUP / PANEL; ++part) {
             product(rows, first, count, layer.gate_up, group * (GROUP / PANEL) + part, c.scratch);
@@ -188,7 +219,8 @@ inline void predict(const Context& c) {
         const int64_t token = row < step.greedy  ? step.greedy_tokens[row]
                               : row < with_logits ? step.logit_tokens[row - step.greedy]
                                                   : step.draw[row - with_logits].token;
-        norm_row(c.space.hidden + token * c.hidden, c.model.norm, c.model.hidden, c.hidden, c.model.eps, c.scratch,
+        const int64_t from = c.space.row_of == nullptr ? token : c.space.row_of[token];
+        norm_row(c.space.hidden + from * c.hidden, c.model.norm, c.model.hidden, c.hidden, c.model.eps, c.scratch,
                  c.space.codes + row * c.hidden, c.space.scales + row * groups, c.space.sums + row * groups * 2);
     });
     float* best_value = c.space.best_value + (int64_t)c.thread * step.greedy;
@@ -259,6 +291,7 @@ inline void forward(const Context& c) {
         norm(c, layer.input_norm);
         lap(c, PART_NORM);
         project(c, layer, number);
+        if (number + 1 == c.model.layers && c.space.row_of != nullptr) keep_wanted(c);
         lap(c, PART_QKV);
         mix_keys(c, number);
         lap(c, PART_ATTENTION);
@@ -271,13 +304,8 @@ inline void forward(const Context& c) {
         add(c, {c.space.inner_codes, c.space.inner_scales, c.space.inner_sums, c.inner}, layer.down);
         lap(c, PART_DOWN);
     }
-    share_rows(c, c.step.tokens, [&](int64_t row) {
-        Floats spoiled = Floats{};
-        for (int64_t i = 0; i < c.hidden; i += LANES) {
-            const Floats value = load<Floats>(c.space.hidden + row * c.hidden + i);
-            spoiled += value - value;
-        }
-        c.step.finite[row] = sum(spoiled) == 0;
+    share_rows(c, c.rows->count, [&](int64_t row) {
+        c.step.finite[c.rows->tokens == nullptr ? row : c.rows->tokens[row]] = finite_row(c, row);
     });
     predict(c);
     lap(c, PART_HEAD);
@@ -307,7 +335,10 @@ void SLOTDECK_NAME(forward_, SLOTDECK_ISA)(const Model* model, const Step* step,
                           (float*)(space->scratch + thread * space->scratch_bytes),
                           padded(model->hidden, GROUP),
                           padded((int64_t)model->heads * model->head_dim, GROUP),
-                          padded(model->inner, GROUP)};
+                          padded(model->inner, GROUP),
+                          0,
+                          0,
+                          &space->all};
     forward(context);
 }
 

@@ -94,6 +94,16 @@ struct Apart {
     int32_t place, strips;
 };
 
+// The rows of a part of the step: all of its tokens, or in the last layer those whose next token is wanted.
+struct Rows {
+    int64_t count;
+    const int32_t* tokens;  // [count], rising: the token of each row; null: row i is token i
+    const AttentionTask* tasks;
+    int32_t num_tasks;
+    const Apart* apart;     // [count]
+    bool any_apart;
+};
+
 // Memory of a step, kept and grown between steps. Rows of hidden and mixed are padded to 64 with zeros.
 struct Workspace {
     float* hidden;      // [tokens, hidden]: the residual
@@ -114,10 +124,9 @@ struct Workspace {
     int64_t draw_stride;  // the vocabulary, padded
     char* scratch;        // [threads, scratch_bytes]
     int64_t scratch_bytes;
-    const AttentionTask* tasks;
-    int32_t num_tasks;
-    const Apart* apart;   // [tokens]
-    bool any_apart;
+    Rows all, last;
+    const int32_t* row_of;  // [tokens]: the row of each token in `last`, or -1; null where all are wanted
+    uint8_t* spoiled;       // [tokens]: K or V of the last layer is not what the pool can hold
     float* places;        // [places, heads / kv_heads, head_stride + 2]: mixes of all rows, then largest and total of each
     int64_t* nanoseconds;  // [PARTS]: grows; written by the thread that called
 };
