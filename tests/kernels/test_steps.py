@@ -32,6 +32,12 @@ SHAPES: dict[str, dict[str, Any]] = {
     "tied, wide groups": {"tie_word_embeddings": True, "num_attention_heads": 8, "num_key_value_heads": 1},
     "each its own kv head": {"num_key_value_heads": 4, "num_hidden_layers": 2},
     "odd sizes": {"head_dim": 24, "num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 72},
+    "heads of whole groups": {
+        "head_dim": 64,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "hidden_size": 96,
+    },
     "long heads": {"head_dim": 96, "num_hidden_layers": 1, "vocab_size": 333},
     "window within a part": {"sliding_window": 37},
     "window over strips": {"sliding_window": 600},
@@ -187,7 +193,7 @@ def test_steps_equal_the_twin_over_a_full_pool(
 
 
 @pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
-@pytest.mark.parametrize("shape", ["grouped", "tied, wide groups", "odd sizes", "window over strips"])
+@pytest.mark.parametrize("shape", ["grouped", "heads of whole groups", "odd sizes", "window over strips"])
 def test_a_long_sequence_gives_the_same_bits_on_any_number_of_threads_and_in_a_chunk(
     kernels: Kernels, pairs: dict[str, Pair], shape: str, kv_dtype: str
 ) -> None:

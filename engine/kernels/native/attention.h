@@ -284,8 +284,9 @@ inline int64_t attention_scratch(int64_t rows, int64_t stride) {
     return rows * (3 * stride + PART + 2 + (int64_t)sizeof(Softmax) / 4) + 2 * PART * stride + LANES * stride;
 }
 
-// Adds what came of the next strip. A row sees nothing of a strip whose largest score is -inf.
-inline void add_strip(Softmax& row, const Softmax& strip, int64_t stride) {
+// Adds what came of the next strip. A row sees nothing of a strip whose largest score is -inf. A function of its own,
+// since the compiler may fuse multiplications and additions in another way in each copy: who adds must not matter.
+SEPARATE void add_strip(Softmax& row, const Softmax& strip, int64_t stride) {
     if (strip.largest == -__builtin_inff()) return;
     float kept = 1, share = 1;  // exp(0) of the larger one
     if (row.largest == -__builtin_inff())
