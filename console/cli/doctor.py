@@ -80,7 +80,11 @@ def report(findings: list[Finding], frames: list[Frame]) -> list[str]:
         cost = f" ({cost_text(finding)})" if cost_text(finding) else ""
         lines += ["", f"{'!' if finding.level == 'critical' else '-'} {finding.what}{cost}"]
         lines += [f"    {text}" for text in finding.evidence]
-        lines += [f"    {finding.why}", f"    turn: {finding.turn}"]
+        lines.append(f"    {finding.why}")
+        if finding.in_force(frames[-1].limits):
+            lines.append(f"    turn: {finding.turn} (in force by now)")
+            continue
+        lines.append(f"    turn: {finding.turn}")
         if can_be_predicted(finding):
             lines.append(f"    then: {in_words(frames, finding)}")
     return lines

@@ -20,6 +20,7 @@ from console.cli.engine_process import ENGINE_COMMAND, EngineExitedError, Engine
 from console.cli.exits import FAILED, PORT_IN_USE, USAGE, fail, say
 from console.cli.flags import check_settings, in_words
 from console.cli.showing import engine_log, found_notice, hosted_marker, is_hosted, show_console
+from console.cli.variables import unread_variables
 from console.sources.process import lock_holder, start_lock, starter
 from console.terminal import terminal_problem
 from engine.paths import default_socket
@@ -27,6 +28,8 @@ from engine.settings import SETTINGS, Setting, StartSettings, to_environment
 from engine.telemetry.frame import Frame
 
 LOG_LINES_SHOWN = 12
+COMING_UP = 1.0
+"""Seconds in which an engine that was started in the same moment becomes known to `slotdeck attach`."""
 
 
 def serve_in_foreground(explicit: dict[str, Any]) -> NoReturn:
@@ -66,11 +69,21 @@ def engine_to_attach(admin: AdminClient) -> Frame | None:
     def who() -> int | None:
         return lock_holder(admin.path) or starter(admin.path)
 
-    frame = running_engine(admin)
-    if frame is not None or who() is None:
+    until = time.monotonic() + COMING_UP
+    while (frame := running_engine(admin)) is None and who() is None:
+        if time.monotonic() >= until:
+            return None
+        time.sleep(0.05)
+    if frame is not None:
         return frame
     with _progress("waiting for the engine") as (show, _):
         return _wait_for_other(lambda: running_engine(admin), who, show)
+
+
+def unread_notices() -> list[str]:
+    """Variables that nothing reads: named on stderr too, but there a console that opens at once hides it."""
+    unread = unread_variables(os.environ)
+    return [] if unread is None else [unread]
 
 
 def attach_notices(admin: AdminClient, frame: Frame, settings: StartSettings, explicit: dict[str, Any]) -> list[str]:
@@ -79,7 +92,7 @@ def attach_notices(admin: AdminClient, frame: Frame, settings: StartSettings, ex
     That is what the flags in ``explicit`` or ``SLOTDECK_*`` variables say and is not in force; ``settings`` are those
     of both together.
     """
-    notices = [found_notice(frame.uptime, frame.engine.pid, frame.time)]
+    notices = [found_notice(frame.uptime, frame.engine.pid, frame.time), *unread_notices()]
     given: dict[str, tuple[str, Any]] = {
         name: (f"{setting.variable}=", os.environ[setting.variable])
         for name, setting in SETTINGS.items()
@@ -176,7 +189,7 @@ def _start_or_join(admin: AdminClient, settings: StartSettings, explicit: dict[s
                 clear()
                 _explain_exit(error, log)
             hosted_marker(admin.path).write_text(frame.boot_id)
-            return frame, []
+            return frame, unread_notices()
 
 
 def _serving(admin: AdminClient) -> Frame | None:

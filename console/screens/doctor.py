@@ -199,7 +199,9 @@ class DoctorPage(Page):
         finding = self.selected
         if finding is None:
             return
-        if finding.changes:
+        if self._frames and finding.in_force(self._frames[-1].limits):
+            self.app.say(f"in force by now: {finding.turn}")
+        elif finding.changes:
             self.app.knob_hand.offer(finding.changes)
         else:
             self.app.say(f"no knob helps here: {finding.turn}", failed=True)

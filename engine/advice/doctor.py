@@ -55,7 +55,11 @@ def _found(window: Window) -> dict[str, Finding]:
         if cause in findings:
             for rule in explained:
                 findings.pop(rule, None)
-    return findings
+    limits = window.last.limits
+    return {
+        rule: replace(finding, before={name: getattr(limits, name) for name in finding.changes})
+        for rule, finding in findings.items()
+    }
 
 
 def _of_before(finding: Finding, last: Frame) -> Finding:

@@ -45,9 +45,22 @@ class Finding:
     cost: float | None = None
     """Seconds of the users' time that it took in the window, all users together; ``None``: not time, but an answer."""
 
+    before: Mapping[str, Value] = field(default_factory=dict)
+    """What these settings were in the time that was judged."""
+
     def in_force(self, limits: LimitInfo) -> bool:
-        """All that it would change is so already."""
-        return bool(self.changes) and all(getattr(limits, name, None) == to for name, to in self.changes.items())
+        """All that it would change is so already, or was turned further in the same direction since."""
+        return bool(self.changes) and all(
+            _reached(getattr(limits, name, None), self.before.get(name), to) for name, to in self.changes.items()
+        )
+
+
+def _reached(now: Value | None, before: Value | None, to: Value) -> bool:
+    numbers = [value for value in (now, before, to) if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(numbers) < 3 or before == to:
+        return now == to
+    current, judged, wanted = numbers
+    return current >= wanted if wanted > judged else current <= wanted
 
 
 def bounded(name: str, value: int) -> int:

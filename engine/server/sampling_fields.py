@@ -75,16 +75,13 @@ def read_sampling(document: dict[str, Any], vocabulary: int) -> SamplingFields:
     min_tokens = integer(document, "min_tokens", 0, None) or 0
     if max_tokens is not None and min_tokens > max_tokens:
         raise invalid("min_tokens", f"'min_tokens' must be at most '{alias}', which is {max_tokens}")
-    top_p = number(document, "top_p", 0, 1, 1.0)
-    if top_p == 0:
-        raise invalid("top_p", "'top_p' must be above 0 and at most 1")
     seed = integer(document, "seed", -(1 << 63), (1 << 63) - 1)
     return SamplingFields(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
         temperature=number(document, "temperature", 0, 2, 1.0),
-        top_p=top_p,
-        top_k=integer(document, "top_k", 0, (1 << 31) - 1) or 0,
+        top_p=number(document, "top_p", 0, 1, 1.0),
+        top_k=max(0, integer(document, "top_k", -1, (1 << 31) - 1) or 0),  # -1 is vLLM's word for all
         min_p=number(document, "min_p", 0, 1, 0.0),
         repetition_penalty=number(document, "repetition_penalty", *REPETITION_PENALTY, 1.0),
         presence_penalty=number(document, "presence_penalty", -2, 2, 0.0),

@@ -496,3 +496,12 @@ def test_every_rule_has_its_test() -> None:
     names = {rule.__name__ for rule in RULES}
     tested = Path(__file__).read_text()
     assert all(f'"{name}")' in tested or f'"{name}",' in tested for name in names)
+
+
+def test_advice_that_was_followed_or_passed_since_is_in_force() -> None:
+    more = Finding("queue", "warn", "", (), "slots 4 → 8", "", {"slots": 8}, before={"slots": 4})
+    assert [more.in_force(LimitInfo(slots=slots)) for slots in (4, 6, 8, 20)] == [False, False, True, True]
+    less = Finding("budget", "warn", "", (), "budget 512 → 64", "", {"budget": 64}, before={"budget": 512})
+    assert [less.in_force(LimitInfo(budget=budget)) for budget in (512, 64, 32)] == [False, True, True]
+    mode = Finding("mode", "warn", "", (), "mode → continuous", "", {"mode": "continuous"}, before={"mode": "serial"})
+    assert [mode.in_force(LimitInfo(mode=name)) for name in ("serial", "static", "continuous")] == [False, False, True]

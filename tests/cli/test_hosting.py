@@ -58,8 +58,10 @@ def test_variables_that_differ_from_what_runs_are_named_as_flags_are(deck: Deck,
     exit_code(same)
 
     changed = {"SLOTDECK_SLOTS": "6", "SLOTDECK_PREFIX_CACHE": "off", "SLOTDECK_API_KEY": "laptop=s3cret"}
+    changed["SLOTDECK_SLOT"] = "6"  # mistyped
     other = deck.terminal(*command, **changed)
     console_pid(other)
+    other.expect_exact("ignored, no such setting: SLOTDECK_SLOT (is SLOTDECK_SLOTS meant?)")
     other.expect_exact("not applied to the running engine: ")
     other.expect_exact("SLOTDECK_SLOTS=6 (it runs with 3, key s changes it)")
     other.expect_exact("SLOTDECK_PREFIX_CACHE=off (it runs with on), SLOTDECK_API_KEY'] way")

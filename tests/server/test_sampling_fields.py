@@ -35,6 +35,8 @@ def test_every_field_reaches_the_engine(server: RunningServer) -> None:
     assert params(server, ignore_eos=True, stop_token_ids=[5]).stop_token_ids == {5}
     assert params(server, logprobs=True).top_logprobs == 0
     assert params(server).seed != params(server).seed
+    off = params(server, top_k=-1, top_p=0)  # as other servers take them: all, and the best alone
+    assert (off.top_k, off.top_p) == (0, 0.0)
 
 
 @pytest.mark.parametrize("stream", [False, True])
