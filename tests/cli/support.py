@@ -35,6 +35,11 @@ def eventually(condition: Callable[[], Any]) -> None:
         time.sleep(0.02)
 
 
+def _heed_interrupts() -> None:
+    """A suite that runs in the background of a shell script has inherited that ctrl+c is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Deck:
     """Starts `slotdeck` in pseudo-terminals and knows the engines that came of it."""
 
@@ -53,6 +58,7 @@ class Deck:
             encoding="utf-8",
             timeout=PATIENCE,
             dimensions=(24, 200),
+            preexec_fn=_heed_interrupts,
         )
         self.terminals.append(spawned)
         return spawned

@@ -107,7 +107,7 @@ async def test_con_03_and_04_clients_that_leave_while_queued_or_without_streamin
     engine.change(slots=1)
     cancelled = engine.frame().counters.cancelled or 0
     async with httpx.AsyncClient(timeout=120) as http:
-        body = {"messages": [{"role": "user", "content": "Tell a long story."}], "max_tokens": 400}
+        body = {"messages": [{"role": "user", "content": "Tell a long story."}], "max_tokens": 400, "ignore_eos": True}
         requests = [asyncio.create_task(http.post(f"{engine.url}/v1/chat/completions", json=body)) for _ in range(3)]
         await asyncio.to_thread(
             engine.wait_for, lambda frame: frame.waiting_count == 2 and any(slot.output_tokens for slot in frame.slots)
@@ -187,7 +187,7 @@ async def test_stop_strings_end_the_text_before_them(engine: RealEngine) -> None
 async def test_txt_05_a_waiting_stream_gets_heartbeats(engine: RealEngine) -> None:
     engine.change(slots=1)
     async with httpx.AsyncClient(timeout=120) as http:
-        first = asyncio.create_task(stream(engine, "Tell a long story.", 120))
+        first = asyncio.create_task(stream(engine, "Tell a long story.", 400, extra_body={"ignore_eos": True}))
         await asyncio.to_thread(engine.wait_for, lambda frame: frame.running == 1)
         async with open_stream(engine, http, "hello", 4) as response:
             lines = [line async for line in response.aiter_lines() if line]
@@ -208,8 +208,8 @@ async def test_preemption_changes_no_text() -> None:
 
 
 async def test_con_19_sigterm_lets_streams_finish_and_exits_0() -> None:
-    with RealEngine(slots=1, context=256, drain_timeout=60) as stopping:
-        running = asyncio.create_task(stream(stopping, "Count to ten.", 40))
+    with RealEngine(slots=1, context=2048, drain_timeout=60) as stopping:
+        running = asyncio.create_task(stream(stopping, "Count to ten.", 1200, extra_body={"ignore_eos": True}))
         await asyncio.to_thread(stopping.wait_for, lambda frame: any(slot.output_tokens for slot in frame.slots))
         waiting = asyncio.create_task(complete(stopping, "hello"))
         await asyncio.to_thread(stopping.wait_for, lambda frame: frame.waiting_count == 1)
@@ -217,7 +217,7 @@ async def test_con_19_sigterm_lets_streams_finish_and_exits_0() -> None:
         with pytest.raises(openai.APIStatusError) as refused:
             await waiting
         assert refused.value.status_code == 503
-        assert len(await running) > 20
+        assert len(await running) > 1000
         assert await asyncio.to_thread(stopping.process.wait, 60) == 0
 
 
@@ -235,7 +235,10 @@ async def test_keys_are_asked_for_and_label_the_rows() -> None:
         keyed = openai.AsyncOpenAI(base_url=f"{guarded.url}/v1", api_key="k2", max_retries=0)
         answer = asyncio.create_task(
             keyed.chat.completions.create(
-                model="SmolLM2-135M-Instruct", messages=[{"role": "user", "content": "Tell a story."}], max_tokens=80
+                model="SmolLM2-135M-Instruct",
+                messages=[{"role": "user", "content": "Tell a story."}],
+                max_tokens=200,
+                extra_body={"ignore_eos": True},
             )
         )
         frame = await asyncio.to_thread(guarded.wait_for, lambda frame: frame.running == 1)
