@@ -31,6 +31,7 @@ TILE = 32
 """Columns of a product are padded to this."""
 PANEL = 16
 LEAST_TEMPERATURE = 1e-4
+"""A lower one is taken as this: the best token, but for ties."""
 KV_TYPES = {"fp32": 0, "bf16": 1, "fp16": 2, "int8": 3}
 """Types of the KV pool that the attention kernel reads."""
 
@@ -215,9 +216,8 @@ class Pool:
     def _by_layer(self) -> list[int]:
         if not self._arrays:
             parts = (self.keys, self.values, self.key_scales, self.value_scales)
-            arrays = [(c_void_p * len(part))(*part) for part in parts]
-            self._arrays.append(arrays)
-            self._addresses.extend(ctypes.addressof(array) for array in arrays)
+            self._arrays.extend((c_void_p * len(part))(*part) for part in parts)
+            self._addresses.extend(ctypes.addressof(array) for array in self._arrays)
         return self._addresses
 
 
@@ -229,7 +229,7 @@ class Draw(NamedTuple):
     seed: int
     position: int
     temperature: float
-    """Above 0; below 0.0001 it counts as that."""
+    """Above 0; see LEAST_TEMPERATURE."""
     top_k: int
     """The likeliest to draw from; 0: all."""
     top_p: float

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from engine.core.request import Request, SamplingParams, TokenLogprobs
+from engine.kernels.library import LEAST_TEMPERATURE
 
 NOT_FINITE = "the model computed values that are not finite (NaN or infinity) for this request"
 
@@ -154,7 +155,9 @@ def _changes(request: Request) -> bool:
 
 def _draw(logits: torch.Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[int]:
     device = logits.device
-    scale = torch.tensor([1 / max(p.temperature, 1e-4) for p in params], dtype=torch.float32, device=device)
+    scale = torch.tensor(
+        [1 / max(p.temperature, LEAST_TEMPERATURE) for p in params], dtype=torch.float32, device=device
+    )
     # The best token gets weight 1, so that a small temperature cannot overflow.
     weights = (logits - logits.amax(-1, keepdim=True)).mul_(scale[:, None]).exp_()
     for index, p in enumerate(params):

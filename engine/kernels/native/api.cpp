@@ -1,15 +1,10 @@
-// The functions that Python calls. Chooses the instruction set at run time; owns the memory of a step.
+// The functions that Python calls. Chooses the instruction set at run time.
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <new>
-#include <type_traits>
-#include <vector>
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#endif
-
+#include "layout.h"
+#include "memory.h"
 #include "team.h"
 #include "types.h"
 
@@ -18,7 +13,7 @@
     extern "C" int64_t scratch_##isa(const Model*);                                                               \
     extern "C" void product_##isa(const Product*, const float*, int64_t, int8_t*, float*, int32_t*, float*, Team*, \
                                   int);                                                                           \
-    extern "C" void draw_##isa(float*, int64_t, int64_t, const Draw*, int64_t, int64_t*, Team*, int);
+    extern "C" void draw_##isa(float*, int64_t, const Draw*, int64_t, int64_t*, Team*, int);
 
 DECLARE(portable)
 #if defined(__x86_64__)
@@ -61,65 +56,7 @@ const Variant VARIANTS[] = {
     {"portable", [] { return true; }, forward_portable, scratch_portable, product_portable, draw_portable},
 };
 
-constexpr int64_t GROUP = 64, BLOCK = 32, CHUNK = 16, STRIP = 256, SUMMED = 256;
-constexpr int64_t TASKS_PER_THREAD = 2;  // of attention: a decode with more to read than such a task has is shared out
 constexpr int PHASES_PER_LAYER = 8, PHASES_BESIDE = 7;  // at most, in forward.cpp
-
-int64_t padded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
-
-// The memory of a step: one block that only grows, in parts that begin at pages, one after the other. Parts at places
-// of the allocator's choice fall by chance on places that push each other out of the first cache: steps of twenty rows
-// took up to 12 % longer in one run of a program than in the next.
-class Memory {
-  public:
-    ~Memory() { free(data); }
-
-    // Calls `parts` twice, first to learn the size: `part(pointer, count)` says where a part of `count` values is.
-    // Raises bad_alloc.
-    template <typename Parts>
-    void lay_out(Parts parts) {
-        for (int pass = 0; pass < 2; ++pass) {
-            int64_t end = 0;
-            parts([&](auto*& pointer, int64_t count) {
-                const int64_t bytes = count * (int64_t)sizeof(*pointer) + SPARE;
-                if (pass == 1) {
-                    pointer = (std::remove_reference_t<decltype(pointer)>)(data + end);
-                    allow(data + end, bytes);
-                }
-                end += padded(bytes, PAGE);
-            });
-            if (pass == 0) grow(end);
-        }
-    }
-
-  private:
-    static constexpr int64_t PAGE = 4096;
-    static constexpr int64_t SPARE = 64;  // vectors may be read beyond the last value
-
-    char* data = nullptr;
-    int64_t size = 0;
-
-    void grow(int64_t wanted) {
-        if (wanted > size) {
-            free(data);
-            size = 0;
-            data = (char*)aligned_alloc(PAGE, (size_t)wanted);
-            if (data == nullptr) throw std::bad_alloc();
-            size = wanted;
-            memset(data, 0, (size_t)size);
-        }
-        forbid(data, size);
-    }
-
-    // So that the sanitizer sees what goes beyond a part.
-#if defined(__SANITIZE_ADDRESS__)
-    static void allow(char* from, int64_t bytes) { ASAN_UNPOISON_MEMORY_REGION(from, bytes); }
-    static void forbid(char* from, int64_t bytes) { ASAN_POISON_MEMORY_REGION(from, bytes); }
-#else
-    static void allow(char*, int64_t) {}
-    static void forbid(char*, int64_t) {}
-#endif
-};
 
 struct Job {
     const Variant* variant;
@@ -142,99 +79,10 @@ struct ProductJob {
 struct DrawJob {
     const Variant* variant;
     float* logits;
-    int64_t vocab, stride;
+    int64_t vocab;
     const Draw* how;
     int64_t count;
     int64_t* drawn;
-};
-
-// The strips of keys that a span's tokens from `start` on see, `count` of them.
-struct Strips {
-    int32_t first, number;
-
-    Strips(const Model& model, int64_t start, int64_t count) {
-        const int64_t oldest = model.window > 0 && start + 1 > model.window ? start + 1 - model.window : 0;
-        first = (int32_t)(oldest / STRIP);
-        number = (int32_t)((start + count + STRIP - 1) / STRIP) - first;
-    }
-};
-
-// Tokens of a span that follow each other, and the row of the first.
-struct Query {
-    int32_t span, first_row, start, count;
-};
-
-// How attention is cut: into at most so many tasks, with so many places for strips computed apart; a decode's strips
-// make even pieces of at most `piece`.
-struct Attention {
-    int64_t tasks = 0, places = 0, piece = 0;
-
-    Attention(const Model& model, const std::vector<Query>& queries, int64_t threads) {
-        int64_t strips = 0;
-        for (const Query& query : queries)
-            for (int32_t at = 0; at < query.count; at += (int32_t)CHUNK)
-                strips += Strips(model, query.start + at, 1).number * model.kv_heads;
-        piece = (strips + threads * TASKS_PER_THREAD - 1) / (threads * TASKS_PER_THREAD);
-        for (const Query& query : queries) {
-            const int64_t own = pieces(model, query);
-            tasks += (query.count + CHUNK - 1) / CHUNK * own * model.kv_heads;
-            if (own > 1) places += Strips(model, query.start, 1).number * model.kv_heads;
-        }
-    }
-
-    int32_t pieces(const Model& model, const Query& query) const {
-        return query.count > 1 ? 1 : (int32_t)((Strips(model, query.start, 1).number + piece - 1) / piece);
-    }
-
-    // Long chunks first, so that the last tasks to be taken are small. Returns the number of tasks.
-    int32_t lay_out(const Model& model, const std::vector<Query>& queries, AttentionTask* list, Apart* apart) const {
-        int32_t number = 0, place = 0;
-        for (int longer = 1; longer >= 0; --longer)
-            for (const Query& query : queries) {
-                if ((query.count > 1) != (longer == 1)) continue;
-                const int32_t own = pieces(model, query);
-                for (int32_t at = (query.count - 1) / (int32_t)CHUNK * (int32_t)CHUNK; at >= 0; at -= (int32_t)CHUNK) {
-                    const int32_t row = query.first_row + at, start = query.start + at;
-                    const int32_t here = query.count - at < CHUNK ? query.count - at : (int32_t)CHUNK;
-                    const Strips strips(model, start, here);
-                    for (int32_t i = 0; i < here; ++i) apart[row + i] = {place, own > 1 ? strips.number : 0};
-                    for (int32_t head = 0; head < model.kv_heads; ++head)
-                        for (int32_t i = 0; i < own; ++i) {
-                            const int32_t from = i * strips.number / own, to = (i + 1) * strips.number / own;
-                            list[number++] = {query.span, row, start, here, head, strips.first + from, to - from,
-                                              own > 1 ? place : -1};
-                            if (own > 1) place += to - from;
-                        }
-                }
-            }
-        return number;
-    }
-};
-
-// Who attends: all tokens of the step, and in the last layer the wanted ones alone, each by itself.
-struct Queries {
-    std::vector<Query> all, last;
-    std::vector<int32_t> row_of, tokens;  // see Rows and Workspace
-
-    void gather(const Step& step) {
-        all.clear();
-        last.clear();
-        tokens.clear();
-        row_of.assign((size_t)step.tokens, -1);
-        for (int32_t i = 0; i < step.greedy; ++i) row_of[(size_t)step.greedy_tokens[i]] = 0;
-        for (int32_t i = 0; i < step.logit_rows; ++i) row_of[(size_t)step.logit_tokens[i]] = 0;
-        for (int32_t i = 0; i < step.draws; ++i) row_of[(size_t)step.draw[i].token] = 0;
-        int32_t token = 0;
-        for (int32_t span = 0; span < step.spans; ++span) {
-            all.push_back({span, token, step.span_start[span], step.span_count[span]});
-            for (int32_t i = 0; i < step.span_count[span]; ++i, ++token) {
-                if (row_of[(size_t)token] < 0) continue;
-                const int32_t row = row_of[(size_t)token] = (int32_t)last.size();
-                last.push_back({span, row, step.span_start[span] + i, 1});
-                tokens.push_back(token);
-            }
-        }
-    }
 };
 
 }  // namespace
@@ -291,8 +139,7 @@ void slotdeck_times(const Kernels* kernels, int64_t* nanoseconds) {
 int slotdeck_step(Kernels* kernels, const Model* model, const Step* step) try {
     const int64_t tokens = step->tokens, half = model->head_dim / 2, threads = team_size(kernels->team);
     const int64_t hidden = padded(model->hidden, GROUP), inner = padded(model->inner, GROUP);
-    const int64_t attended = padded((int64_t)model->heads * model->head_dim, GROUP);
-    const int64_t widest = hidden > attended ? hidden : attended;
+    const int64_t widest = std::max(hidden, attended(*model));
     const int64_t wanted = step->greedy + step->logit_rows + step->draws;
     const int64_t rows = tokens > wanted ? tokens : wanted;
     Queries& queries = kernels->queries;
@@ -302,13 +149,12 @@ int slotdeck_step(Kernels* kernels, const Model* model, const Step* step) try {
     const Attention attention(*model, queries.all, threads), last_attention(*model, queries.last, threads);
     Workspace space;
     space.scratch_bytes = kernels->variant->scratch(model) * 4;
-    space.draw_stride = padded(model->vocab, SUMMED);
     AttentionTask *all_tasks, *last_tasks;
     Apart *all_apart, *last_apart;
     kernels->memory.lay_out([&](auto part) {
         part(space.hidden, tokens * hidden);
         part(space.query, tokens * model->heads * model->head_stride);
-        part(space.mixed, tokens * attended);
+        part(space.mixed, tokens * attended(*model));
         part(space.cosine, tokens * half);
         part(space.sine, tokens * half);
         part(space.codes, rows * widest);
@@ -320,7 +166,7 @@ int slotdeck_step(Kernels* kernels, const Model* model, const Step* step) try {
         part(space.best_value, threads * step->greedy);
         part(space.best_index, threads * step->greedy);
         part(space.bad_logit, threads * step->greedy);
-        part(space.draw_logits, step->draws * space.draw_stride);
+        part(space.draw_logits, step->draws * padded(model->vocab, SUMMED));
         part(space.scratch, threads * space.scratch_bytes);
         part(space.spoiled, tokens);
         part(all_tasks, attention.tasks);
@@ -380,15 +226,16 @@ int slotdeck_product(Kernels* kernels, const Product* weights, const float* valu
 // drawn[count] from logits [count, vocab], see Draw. 0, or 1 when memory is short.
 int slotdeck_draw(Kernels* kernels, const float* logits, int64_t vocab, const Draw* how, int64_t count,
                   int64_t* drawn) try {
-    DrawJob job{kernels->variant, nullptr, vocab, padded(vocab, SUMMED), how, count, drawn};
-    kernels->memory.lay_out([&](auto part) { part(job.logits, count * job.stride); });
+    DrawJob job{kernels->variant, nullptr, vocab, how, count, drawn};
+    const int64_t stride = padded(vocab, SUMMED);
+    kernels->memory.lay_out([&](auto part) { part(job.logits, count * stride); });
     for (int64_t row = 0; row < count; ++row)
-        memcpy(job.logits + row * job.stride, logits + row * vocab, (size_t)vocab * 4);
+        memcpy(job.logits + row * stride, logits + row * vocab, (size_t)vocab * 4);
     const bool ran = team_run(
         kernels->team,
         [](void* argument, Team* team, int thread, int) {
             const DrawJob& j = *static_cast<DrawJob*>(argument);
-            j.variant->draw(j.logits, j.vocab, j.stride, j.how, j.count, j.drawn, team, thread);
+            j.variant->draw(j.logits, j.vocab, j.how, j.count, j.drawn, team, thread);
         },
         &job, 1);
     return ran ? 0 : 1;

@@ -13,8 +13,6 @@
 namespace SLOTDECK_ISA {
 
 constexpr int PART = 64;      // keys of a part
-constexpr int STRIP = 256;    // keys that are mixed by themselves, so that several threads may share a long sequence
-constexpr int CHUNK = 16;     // query tokens of a task
 constexpr int FEW_ROWS = 5;   // up to here, keys and values are read where they lie
 constexpr int RUN = 16;       // keys that lie one after another: the size of a block is a multiple of it
 constexpr int TOGETHER = LANES == 16 ? 4 : 3;  // rows that share what is read
@@ -306,22 +304,21 @@ inline bool whole_groups(const Model& model) { return model.heads / model.kv_hea
 
 // Quantises columns `first` to `first + count - 1`, whole groups, of a token's attention.
 inline void quantise_mixed(const Model& model, const Workspace& space, int64_t token, int64_t first, int64_t count) {
-    const int64_t line = (model.heads * model.head_dim + GROUP - 1) / GROUP * GROUP, at = token * line + first;
+    const int64_t at = token * attended(model) + first;
     quantise_row(space.mixed + at, count, space.codes + at, space.scales + at / GROUP, space.sums + at / BLOCK);
 }
 
 // The result of a row: query head `head` of `token`.
 inline void finish_row(const Model& model, const Workspace& space, const Softmax& row, int64_t token, int64_t head) {
-    const int64_t width = model.head_dim, line = (model.heads * width + 63) / 64 * 64;
+    const int64_t width = model.head_dim;
     const float inverse = 1.0f / row.total;
-    float* to = space.mixed + token * line + head * width;
+    float* to = space.mixed + token * attended(model) + head * width;
     for (int64_t i = 0; i < width; ++i) to[i] = row.mixed[i] * inverse;
 }
 
 // Where a task's walk over the keys begins: at the first part that its first token sees, or at its first strip.
 inline int64_t first_key(const Model& model, const AttentionTask& task) {
-    const int64_t oldest = model.window > 0 && task.start + 1 > model.window ? task.start + 1 - model.window : 0;
-    const int64_t strip = (int64_t)task.strip * STRIP;
+    const int64_t oldest = oldest_key(model, task.start), strip = (int64_t)task.strip * STRIP;
     return oldest > strip ? oldest / PART * PART : strip;
 }
 
@@ -348,11 +345,11 @@ SEPARATE void attend(const Model& model, const Step& step, const Workspace& spac
     float* turned = values + PART * stride;
     float* largest = turned + LANES * stride;
     float* total = largest + rows;
-    Softmax* whole_rows = (Softmax*)(total + rows);
+    Softmax* sums = (Softmax*)(total + rows);
     for (int64_t row = 0; row < rows; ++row) {
         const int64_t token = task.first_row + row / shared, head = task.kv_head * shared + row % shared;
         memcpy(query + row * stride, space.query + (token * model.heads + head) * stride, (size_t)stride * 4);
-        whole_rows[row] = {out + row * stride, -__builtin_inff(), 0};
+        sums[row] = {out + row * stride, -__builtin_inff(), 0};
     }
     memset(out, 0, (size_t)(rows * stride) * 4);
     // A row of the pool can be read in whole vectors only where it ends with one.
@@ -361,10 +358,10 @@ SEPARATE void attend(const Model& model, const Step& step, const Workspace& spac
     const int64_t seen = task.start + task.count;  // keys that the last token sees, were there no window
     const int64_t window = model.window > 0 ? model.window : seen;
     const int64_t strips_end = (int64_t)(task.strip + task.strips) * STRIP, last = strips_end < seen ? strips_end : seen;
+    const int64_t first = first_key(model, task);
     const int64_t after_begin = first_key(model, after), after_seen = after.start + after.count;
-    for (int64_t begin = first_key(model, task), strip_begin = -1; begin < last; begin += PART) {
-        if (begin % STRIP == 0 || strip_begin < 0) {
-            strip_begin = begin;
+    for (int64_t begin = first; begin < last; begin += PART) {
+        if (begin == first || begin % STRIP == 0) {
             for (int64_t row = 0; row < rows; ++row) {
                 largest[row] = -__builtin_inff();
                 total[row] = 0;
@@ -426,7 +423,7 @@ SEPARATE void attend(const Model& model, const Step& step, const Workspace& spac
         if ((begin + PART) % STRIP != 0 && begin + PART < last) continue;
         if (!apart) {
             for (int64_t row = 0; row < rows; ++row)
-                add_strip(whole_rows[row], {mixed + row * stride, largest[row], total[row]}, stride);
+                add_strip(sums[row], {mixed + row * stride, largest[row], total[row]}, stride);
             continue;
         }
         float* place = space.places + (task.place + begin / STRIP - task.strip) * rows * (stride + 2);
@@ -436,7 +433,7 @@ SEPARATE void attend(const Model& model, const Step& step, const Workspace& spac
     }
     if (apart) return;
     for (int64_t row = 0; row < rows; ++row)
-        finish_row(model, space, whole_rows[row], task.first_row + row / shared, task.kv_head * shared + row % shared);
+        finish_row(model, space, sums[row], task.first_row + row / shared, task.kv_head * shared + row % shared);
     if (!whole_groups(model)) return;
     for (int64_t i = 0; i < task.count; ++i)
         quantise_mixed(model, space, task.first_row + i, task.kv_head * shared * width, shared * width);

@@ -30,8 +30,6 @@ struct Context {
     mutable const Rows* rows;
 };
 
-inline int64_t padded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
-
 // Calls `work(task)` for this thread's share of the tasks, and returns when all are done.
 template <typename Work>
 inline void share(const Context& c, int64_t tasks, Work work) {
@@ -209,6 +207,10 @@ inline void gate(const Context& c, const Layer& layer) {
     });
 }
 
+inline float* logits_to_draw(const Context& c, int64_t row) {
+    return c.space.draw_logits + row * padded(c.model.vocab, SUMMED);
+}
+
 // The head over the wanted tokens: the best token of some without writing their logits down, then logits of others, for
 // the caller and to draw from.
 inline void predict(const Context& c) {
@@ -235,7 +237,7 @@ inline void predict(const Context& c) {
             const float* line = c.scratch + i * TILE;
             if (row >= step.greedy) {
                 float* to = row < with_logits ? step.logits + (row - step.greedy) * vocab
-                                              : c.space.draw_logits + (row - with_logits) * c.space.draw_stride;
+                                              : logits_to_draw(c, row - with_logits);
                 memcpy(to + column, line, (size_t)columns * 4);
                 continue;
             }
@@ -310,7 +312,7 @@ inline void forward(const Context& c) {
     predict(c);
     lap(c, PART_HEAD);
     share(c, c.step.draws, [&](int64_t row) {
-        c.step.drawn[row] = draw(c.space.draw_logits + row * c.space.draw_stride, c.model.vocab, c.step.draw[row]);
+        c.step.drawn[row] = draw(logits_to_draw(c, row), c.model.vocab, c.step.draw[row]);
     });
     lap(c, PART_DRAW);
 }
@@ -334,7 +336,7 @@ void SLOTDECK_NAME(forward_, SLOTDECK_ISA)(const Model* model, const Step* step,
                           threads,
                           (float*)(space->scratch + thread * space->scratch_bytes),
                           padded(model->hidden, GROUP),
-                          padded((int64_t)model->heads * model->head_dim, GROUP),
+                          attended(*model),
                           padded(model->inner, GROUP),
                           0,
                           0,
@@ -353,12 +355,12 @@ int64_t SLOTDECK_NAME(scratch_, SLOTDECK_ISA)(const Model* model) {
     return padded(most > rows ? most : rows, 64);
 }
 
-// A thread's part of drawing from rows of logits, for tests: logits [count, stride], see `draw`.
-void SLOTDECK_NAME(draw_, SLOTDECK_ISA)(float* logits, int64_t vocab, int64_t stride, const Draw* how, int64_t count,
-                                        int64_t* drawn, Team* team, int thread) {
+// A thread's part of drawing from rows of logits, for tests: logits [count, vocab padded to SUMMED], see `draw`.
+void SLOTDECK_NAME(draw_, SLOTDECK_ISA)(float* logits, int64_t vocab, const Draw* how, int64_t count, int64_t* drawn,
+                                        Team* team, int thread) {
     using namespace SLOTDECK_ISA;
     for (int64_t row; (row = team_next(team, 0, thread, count)) >= 0; team_done(team, 0, 1, count))
-        drawn[row] = draw(logits + row * stride, vocab, how[row]);
+        drawn[row] = draw(logits + row * padded(vocab, SUMMED), vocab, how[row]);
     team_wait(team, 0, count);
 }
 

@@ -11,8 +11,6 @@
 
 namespace SLOTDECK_ISA {
 
-constexpr int GROUP = 64;   // values that share a scale: of rows, and of weights of 8 bits
-constexpr int BLOCK = 32;   // values of 4-bit weights that share step and minimum
 constexpr int64_t BLOCK_BYTES = 320;  // of a panel's block
 constexpr int PANEL = 16;   // columns of a panel
 constexpr int TILE = 32;    // columns computed at once

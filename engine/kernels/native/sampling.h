@@ -11,7 +11,6 @@
 
 namespace SLOTDECK_ISA {
 
-constexpr int64_t SUMMED = 256;          // tokens whose weights are summed before the sums are: a row is padded to that
 constexpr int32_t ABOVE_ALL = 0x3f800001;  // bits just above those of the best weight, 1: no floor is so high
 
 inline int32_t bits_of(float value) {
@@ -32,15 +31,15 @@ inline float part_mass(const float* weights, int32_t floor) {
     return sum(sums);
 }
 
-SEPARATE double mass(const float* weights, int64_t padded, int32_t floor) {
+SEPARATE double mass(const float* weights, int64_t size, int32_t floor) {
     double total = 0;
-    for (int64_t i = 0; i < padded; i += SUMMED) total += part_mass(weights + i, floor);
+    for (int64_t i = 0; i < size; i += SUMMED) total += part_mass(weights + i, floor);
     return total;
 }
 
-SEPARATE int64_t number(const float* weights, int64_t padded, int32_t floor) {
+SEPARATE int64_t number(const float* weights, int64_t size, int32_t floor) {
     Ints found = Ints{};
-    for (int64_t i = 0; i < padded; i += LANES) found -= load<Ints>(weights + i) >= floor;
+    for (int64_t i = 0; i < size; i += LANES) found -= load<Ints>(weights + i) >= floor;
     int32_t lanes[LANES];
     int64_t total = 0;
     store(lanes, found);
@@ -79,32 +78,32 @@ inline double uniform(uint64_t seed, uint64_t position) {
     return (double)(counter[0] >> 11) * (1.0 / 9007199254740992.0);
 }
 
-// Draws from `logits` [padded], of which `vocab` are there; they become weights. -1 where a logit is not finite.
+// Draws from `logits` [vocab padded to SUMMED], of which `vocab` are there; they become weights. -1 where a logit is not finite.
 SEPARATE int64_t draw(float* logits, int64_t vocab, const Draw& how) {
-    const int64_t padded = (vocab + SUMMED - 1) / SUMMED * SUMMED;
-    for (int64_t i = vocab; i < padded; ++i) logits[i] = -3e38f;  // weighs 0
+    const int64_t size = padded(vocab, SUMMED);
+    for (int64_t i = vocab; i < size; ++i) logits[i] = -3e38f;  // weighs 0
     Floats top = load<Floats>(logits), unlike = Floats{};
-    for (int64_t i = 0; i < padded; i += LANES) {
+    for (int64_t i = 0; i < size; i += LANES) {
         const Floats value = load<Floats>(logits + i);
         top = larger(value, top);
         unlike += value - value;
     }
     if (sum(unlike) != 0) return -1;
     const float best = maximum(top), scale = how.scale;
-    for (int64_t i = 0; i < padded; i += LANES) store(logits + i, exponential((load<Floats>(logits + i) - best) * scale));
+    for (int64_t i = 0; i < size; i += LANES) store(logits + i, exponential((load<Floats>(logits + i) - best) * scale));
     const float* weights = logits;
     int32_t floor = 0;
     if (how.top_k > 0 && how.top_k < vocab)
-        floor = highest(floor, [&](int32_t at) { return number(weights, padded, at) >= how.top_k; });
+        floor = highest(floor, [&](int32_t at) { return number(weights, size, at) >= how.top_k; });
     if (how.top_p < 1) {
-        const double wanted = how.top_p * mass(weights, padded, floor);
-        floor = highest(floor, [&](int32_t at) { return mass(weights, padded, at) >= wanted; });
+        const double wanted = how.top_p * mass(weights, size, floor);
+        floor = highest(floor, [&](int32_t at) { return mass(weights, size, at) >= wanted; });
     }
     if (how.min_p > 0 && bits_of(how.min_p) > floor) floor = bits_of(how.min_p);
-    const double wanted = uniform(how.seed, how.position) * mass(weights, padded, floor);
+    const double wanted = uniform(how.seed, how.position) * mass(weights, size, floor);
     double before = 0, reached = 0;
     int64_t part = 0;  // the one that holds what is wanted, or the last that holds anything if rounding leaves none
-    for (int64_t i = 0; i < padded; i += SUMMED) {
+    for (int64_t i = 0; i < size; i += SUMMED) {
         const double here = part_mass(weights + i, floor);
         if (here == 0) continue;
         part = i;

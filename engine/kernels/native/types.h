@@ -5,6 +5,16 @@
 
 #define SLOTDECK_ABI 5
 
+// Sizes that whoever lays out memory and tasks and whoever computes must agree on.
+constexpr int GROUP = 64;    // values that share a scale: of rows, and of weights of 8 bits
+constexpr int BLOCK = 32;    // values of 4-bit weights that share step and minimum
+constexpr int CHUNK = 16;    // query tokens of a task of attention
+constexpr int STRIP = 256;   // keys that are mixed by themselves, so that several threads may share a long sequence
+constexpr int SUMMED = 256;  // tokens whose weights are summed before the sums are: rows to draw from are padded to it
+
+// Static, as all functions in headers must be here: one copy for all instruction sets could be the widest's.
+static inline int64_t padded(int64_t size, int64_t to) { return (size + to - 1) / to * to; }
+
 // Weights [columns, depth] in panels of 16 columns. Both counts are padded: columns to 32, depth to 64; padded weights
 // are zero.
 //
@@ -42,6 +52,14 @@ struct Model {
     Product head;
     const Layer* layer;
 };
+
+// The first key that a token at `position` sees.
+static inline int64_t oldest_key(const Model& model, int64_t position) {
+    return model.window > 0 && position + 1 > model.window ? position + 1 - model.window : 0;
+}
+
+// Values of a row of attention's result: all heads, padded.
+static inline int64_t attended(const Model& model) { return padded((int64_t)model.heads * model.head_dim, GROUP); }
 
 enum KvType : int32_t { KV_FP32 = 0, KV_BF16 = 1, KV_FP16 = 2, KV_INT8 = 3 };
 
@@ -120,8 +138,7 @@ struct Workspace {
     float* best_value;    // [threads, greedy]
     int64_t* best_index;
     uint8_t* bad_logit;   // [threads, greedy]
-    float* draw_logits;   // [draws, draw_stride]
-    int64_t draw_stride;  // the vocabulary, padded
+    float* draw_logits;   // [draws, vocab padded to SUMMED]
     char* scratch;        // [threads, scratch_bytes]
     int64_t scratch_bytes;
     Rows all, last;
