@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from console.load.profile import LOOP, PRODUCTS, WORDS
+from console.load.profile import KERNELS, LOOP, PRODUCTS, WORDS
 from engine.telemetry.step_times import Profile
 
 RATE = 100
@@ -151,7 +151,7 @@ def sampled_tree(lines: list[str], profile: Profile) -> Node:
 def _kernel_parts(profile: Profile) -> list[tuple[list[tuple[str, str]], float]]:
     products = ("matrix products", "kernels")
     found = []
-    for name in ("attention", "head", "norms", "embedding", "draw", *PRODUCTS):
+    for name in KERNELS:
         if name in profile.parts:
             word = (WORDS.get(name, name), "kernels")
             found.append(([products, word] if name in PRODUCTS else [word], profile.parts[name]))

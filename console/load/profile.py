@@ -16,12 +16,15 @@ WORDS = {
     "output": "output",
     "gate_up": "gate, up, SiLU",
     "down": "down",
+    "draw": "sampling",
     "plan": "plan",
     "lay_out": "lay out the batch",
     "commit": "commit",
     "hand_over": "hand over to HTTP",
 }
 LOOP = ("plan", "lay_out", "commit", "hand_over")
+KERNELS = ("attention", "head", "norms", "embedding", "draw", *PRODUCTS)
+"""What the native kernels measure within ``forward``."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ def shares(profile: Profile) -> list[Share]:
     """The parts of all steps. Those that are not ``inner`` add up to ``profile.wall``; the last is the rest, which
     nobody measured: between the parts, waiting for a lock or for Python's turn."""
     parts = profile.parts
-    kernels = [name for name in ("attention", "head", "norms", "embedding", "draw", *PRODUCTS) if name in parts]
+    kernels = [name for name in KERNELS if name in parts]
     lines = []
     if kernels:
         lines.append(Share("attention", parts["attention"]))

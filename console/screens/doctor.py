@@ -103,7 +103,7 @@ class DoctorPage(Page):
     async def _predict(self, frames: list[Frame]) -> None:
         """What the selected finding's change would do, once for each change: it takes seconds."""
         finding = self.selected
-        if finding is None or not can_be_predicted(finding):
+        if finding is None or not can_be_predicted(finding) or finding.in_force(frames[-1].limits):
             return
         done = self._expected.get(finding.rule)
         if done is None or done.changes != finding.changes or frames[-1].time - done.time > PREDICTED_FOR:

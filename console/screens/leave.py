@@ -86,7 +86,7 @@ class LeaveScreen(ModalScreen[None]):
             ((f"  {now}. Leave how?", "title"),),
             (),
             _choice("s", "stop the engine too" if idle else "stop the engine too, after running ones finish"),
-            *([(("       who waits gets 503", "text"),)] if waiting else []),
+            *([_choice("", "who waits gets 503")] if waiting else []),
             _choice("l", "leave it running (slotdeck finds it again)"),
             _choice("esc", "stay here"),
             _choice("q", "stop the engine now" if idle else "stop the engine now, requests are cut"),
