@@ -1,4 +1,4 @@
-"""The doctor: each rule on frames that show its cause, silence when all is well, and recordings of real runs."""
+"""The doctor: each rule on frames that show its cause, and silence when all is well."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from console.sources.recording import read_frames
 from engine.advice.doctor import RULES, diagnose
 from engine.advice.finding import Finding
 from engine.advice.window import Window, too_early
@@ -24,9 +23,7 @@ from engine.telemetry.frame import (
     WaitingInfo,
     WindowInfo,
 )
-from tests.symptoms import CASES
 
-RECORDINGS = Path(__file__).parents[1] / "recordings"
 START = 1_795_600_800.0
 WELL: dict[str, Any] = {
     "ttft_p50": 0.4, "ttft_p95": 0.9, "ttft_count": 40, "itl_p50": 0.05, "itl_p95": 0.07, "itl_max": 0.3,
@@ -384,62 +381,6 @@ def test_faults_are_told_with_their_reason() -> None:
     reason = "3 steps in a row failed"
     finding = only(run(health="fault", health_reason=reason, counters=lambda i: {"failed": i}), "fault")
     assert reason in finding.evidence
-
-
-@pytest.mark.parametrize(
-    ("name", "rules"),
-    [
-        ("empty", set()),
-        ("five-people", {"queue"}),
-        ("pool-nearly-full", {"preemption", "queue"}),
-        ("preempting", {"preemption", "queue"}),
-    ],
-)
-def test_recordings_of_real_runs(name: str, rules: set[str]) -> None:
-    """Six agents on four slots wait for a slot; on a pool too small for them they are preempted."""
-    findings = diagnose(list(read_frames(RECORDINGS / f"{name}.ndjson.gz")))
-    assert {finding.rule for finding in findings} == rules
-
-
-PROVOKED: dict[str, dict[str, set[str]]] = {
-    "one-slot": {"queue": {"slots"}},
-    "serial": {"queue": {"mode"}},
-    "static": {"queue": {"mode"}},
-    "pool-holds-back": {"queue": {"kv_tokens"}},
-    "nobody-may-wait": {"refused": {"slots"}},
-    "queue-too-short": {"refused": {"slots"}, "queue": {"slots"}},
-    "queue-too-deep": {"deep_queue": {"queue"}},
-    "preempting": {"preemption": {"kv_tokens"}},
-    "small-budget": {"prefill": {"budget"}},
-    "many-streams": {"decode": {"slots"}},
-    "large-budget": {"budget": {"budget"}},
-    "small-context": {"context": {"context"}},
-    "restarted": {"cold_start": set()},
-}
-"""What was provoked on the real engine (tests/symptoms.py): the rules that must speak, the costliest first, and what
-each would change."""
-
-CONSEQUENCES = {"queue", "prefill", "budget"}
-"""What a slow machine may show beside what was provoked."""
-
-
-def test_each_case_that_is_provoked_is_expected_here() -> None:
-    cases = {case.name for case in CASES}
-    assert cases == set(PROVOKED) | {name for name in cases if name.startswith("healthy-")}
-
-
-@pytest.mark.parametrize("name", PROVOKED)
-def test_each_symptom_is_found_in_a_real_engine_that_has_it(name: str) -> None:
-    findings = diagnose(list(read_frames(RECORDINGS / "symptoms" / f"{name}.ndjson.gz")))
-    found = {finding.rule: set(finding.changes) for finding in findings if finding.rule in PROVOKED[name]}
-    assert found == PROVOKED[name]
-    assert findings[0].rule == next(iter(PROVOKED[name]))
-    assert {finding.rule for finding in findings} <= set(PROVOKED[name]) | CONSEQUENCES
-
-
-@pytest.mark.parametrize("name", [case.name for case in CASES if case.name.startswith("healthy-")])
-def test_it_is_silent_about_a_real_engine_that_is_well(name: str) -> None:
-    assert diagnose(list(read_frames(RECORDINGS / "symptoms" / f"{name}.ndjson.gz"))) == []
 
 
 def test_an_engine_that_ended_while_it_served_is_named() -> None:

@@ -1,137 +1,17 @@
-"""The engine loop with a model-free runner: hand-over, cancellation, live changes, faults, drain, accounting."""
+"""The engine loop with a model-free runner: hand-over, cancellation, live changes, drain, accounting."""
 
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from engine.core.events import QueueFullError
-from engine.core.request import Request, SamplingParams, StepPlan, StepResult, Timeline
+from engine.core.request import Request, SamplingParams, Timeline
 from engine.live_changes import RevisionConflictError
-from engine.loop import EngineLoop, EngineUnavailableError
-from engine.outputs import Output
-from engine.settings import LiveSettings, SettingsError
-from engine.telemetry.frame import EngineInfo
-from tests.model_free import NoTensors
-
-PATIENCE = 20.0
-
-
-class StubRunner(NoTensors):
-    """Answers with the position as token. Held, it computes only the steps it is allowed to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._changed = threading.Condition()
-        self._allowed: float = float("inf")
-        self._begun = 0
-        self._done = 0
-        self.faults = 0
-        """So many next steps raise."""
-        self.bad: set[str] = set()
-
-    def run(self, plan: StepPlan) -> StepResult:
-        with self._changed:
-            self._begun += 1
-            self._changed.notify_all()
-            assert self._changed.wait_for(lambda: self._done < self._allowed, PATIENCE)
-            self._done += 1
-        if self.faults:
-            self.faults -= 1
-            raise RuntimeError("injected fault")
-        result = StepResult()
-        for row in plan.rows:
-            if row.request.id in self.bad:
-                result.failures[row.request.id] = "NaN logits"
-            elif row.samples:
-                result.tokens[row.request.id] = row.request.num_tokens
-        return result
-
-    def allow(self, steps: float) -> None:
-        with self._changed:
-            self._allowed = self._done + steps
-            self._changed.notify_all()
-
-    def wait_inside(self) -> None:
-        """Until all allowed steps are done and one more is inside the runner, held back."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: self._done == self._allowed and self._begun > self._done, PATIENCE)
-
-
-class Client:
-    """Collects what the loop hands over, and waits for conditions on it."""
-
-    def __init__(self) -> None:
-        self.tokens: dict[str, list[int]] = defaultdict(list)
-        self.ends: dict[str, Output] = {}
-        self.calls = 0
-        self._changed = threading.Condition()
-
-    def deliver(self, outputs: list[Output]) -> None:
-        with self._changed:
-            self.calls += 1
-            for output in outputs:
-                assert output.request_id not in self.ends, "something came after the end"
-                self.tokens[output.request_id] += output.token_ids
-                if output.finish_reason or output.error:
-                    self.ends[output.request_id] = output
-            self._changed.notify_all()
-
-    def wait_for(self, condition: Callable[[], bool]) -> None:
-        with self._changed:
-            assert self._changed.wait_for(condition, PATIENCE), "it never happened"
-
-
-class Bench:
-    def __init__(self, **settings: Any) -> None:
-        self.runner, self.client = StubRunner(), Client()
-        values: dict[str, Any] = {"slots": 2, "context": 256, "queue": 4, "budget": 16, "kv_tokens": 512} | settings
-        self.loop = EngineLoop(
-            runner=self.runner,
-            settings=LiveSettings(**values),
-            num_blocks=32,
-            deliver=self.client.deliver,
-            info=EngineInfo(trained_context=400),
-            bytes_per_token=100,
-            step_timeout=PATIENCE,
-        )
-
-    def submit(self, name: str, prompt: int = 8, output: int = 5) -> None:
-        now = self.loop.clock()
-        self.loop.telemetry.count_received()
-        self.loop.submit(
-            Request(name, name, [1] * prompt, SamplingParams(max_tokens=output), Timeline(now, self.loop.clock()))
-        )
-
-    def steps(self, count: int) -> None:
-        """Let exactly ``count`` steps pass; returns with the next one inside the runner."""
-        self.runner.allow(count)
-        self.runner.wait_inside()
-
-    def release(self) -> None:
-        self.runner.allow(float("inf"))
-
-    def wait_for_end(self, *names: str) -> None:
-        self.client.wait_for(lambda: all(name in self.client.ends for name in names))
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    made = Bench()
-    made.loop.start()
-    yield made
-    made.release()
-    made.loop.stop()
-
-
-def balanced(bench: Bench) -> bool:
-    c = bench.loop.frame(0, 0)[0].counters
-    ends = (c.finished or 0) + (c.cancelled or 0) + (c.failed or 0) + (c.rejected or 0) + (c.invalid or 0)
-    return c.received == ends + bench.loop.num_in_flight
+from engine.loop import EngineUnavailableError
+from engine.settings import SettingsError
+from tests.engine.loop_bench import PATIENCE, Bench, balanced
 
 
 def test_every_token_is_handed_over_once_and_in_order(bench: Bench) -> None:
@@ -208,68 +88,6 @@ def test_a_stop_string_ends_the_request_and_drops_what_is_beyond(bench: Bench) -
     bench.wait_for_end("a")
     assert bench.client.ends["a"].finish_reason == "stop"
     assert bench.loop.frame(0, 0)[0].counters.finished == 1
-
-
-def test_a_bad_row_fails_alone(bench: Bench) -> None:
-    bench.runner.bad = {"bad"}
-    bench.submit("good", output=30)
-    bench.submit("bad")
-    bench.wait_for_end("good", "bad")
-    assert bench.client.ends["bad"].error == "NaN logits"
-    assert bench.client.ends["good"].finish_reason == "length"
-
-
-def test_a_failed_step_fails_its_requests_and_the_engine_goes_on(bench: Bench) -> None:
-    bench.runner.allow(0)
-    bench.submit("a", output=200)
-    bench.steps(2)
-    bench.submit("later")
-    bench.runner.faults = 1
-    bench.release()
-    bench.wait_for_end("a", "later")
-    assert "RuntimeError" in (bench.client.ends["a"].error or "")
-    assert bench.client.ends["later"].finish_reason == "length"
-    frame, _ = bench.loop.frame(0, 0)
-    assert frame.health == "ok"
-    assert any(event.kind == "engine_fault" for event in frame.events)
-    assert frame.pool.live == 0
-    assert balanced(bench)
-
-
-def test_con_16_three_faults_in_a_row_stop_the_engine_and_everybody_is_told() -> None:
-    bench = Bench(slots=1)
-    bench.runner.faults = 3
-    bench.runner.allow(0)
-    bench.loop.start()
-    for name in "abcde":
-        bench.submit(name)
-    bench.release()
-    bench.wait_for_end(*"abcde")
-    assert all(bench.client.ends[name].error for name in "abcde")
-    health, reason = bench.loop.health()
-    assert health == "fault"
-    assert "3 steps in a row" in (reason or "")
-    with pytest.raises(EngineUnavailableError, match="stopped"):
-        bench.submit("f")
-    bench.loop.stop()
-
-
-def test_con_16_a_wedged_step_is_noticed_and_told() -> None:
-    bench = Bench()
-    bench.loop.step_timeout = 0.2
-    wedged = threading.Event()
-    bench.loop.on_wedged = lambda reason: wedged.set()
-    bench.runner.allow(0)
-    bench.loop.start()
-    bench.submit("a")
-    bench.submit("b")
-    assert wedged.wait(PATIENCE)
-    assert bench.loop.health()[0] == "fault"
-    assert bench.client.ends["a"].error
-    assert bench.client.ends["b"].error
-    bench.client.ends.clear()
-    bench.release()
-    bench.loop.stop()
 
 
 def test_drain_refuses_newcomers_and_the_waiting_and_lets_the_running_finish(bench: Bench) -> None:
@@ -480,54 +298,3 @@ def test_several_answers_are_submitted_together(bench: Bench) -> None:
     with pytest.raises(QueueFullError):
         bench.loop.submit(*(Request(str(i), "user", [1], params, Timeline(now, now)) for i in range(5)))
     assert bench.loop.num_in_flight == 2
-
-
-@pytest.mark.parametrize("where", ["plan", "commit", "result"])
-def test_con_16_a_fault_of_the_loop_itself_is_told_to_everybody(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench(slots=1)
-    bench.runner.allow(0)
-    bench.loop.start()
-    for name in "abc":
-        bench.submit(name, output=50)
-    bench.steps(0)
-
-    def broken(*_arguments: object) -> None:
-        raise KeyError("injected")
-
-    if where == "result":
-        monkeypatch.setattr(bench.runner, "run", lambda plan: StepResult())
-        bench.release()
-    else:
-        monkeypatch.setattr(bench.loop._scheduler, where, broken)
-        bench.release()
-    bench.wait_for_end(*"abc")
-    health, reason = bench.loop.health()
-    assert health == "fault"
-    assert "KeyError" in (reason or "")
-    with pytest.raises(EngineUnavailableError):
-        bench.submit("d")
-    with pytest.raises(SettingsError):
-        bench.loop.change({"kv_tokens": 1024}, revision=None, source="test")
-
-
-def test_a_fault_while_the_pool_grows_changes_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def out_of_memory(_num_blocks: int) -> None:
-        raise MemoryError("no memory for the pool")
-
-    monkeypatch.setattr(bench.runner, "resize", out_of_memory)
-    with pytest.raises(SettingsError, match="no memory for the pool"):
-        bench.loop.change({"kv_tokens": 1024}, revision=None, source="test")
-    bench.submit("a")
-    bench.wait_for_end("a")
-    assert bench.loop.pool_tokens == 512
-
-
-def test_a_failed_step_forgets_host_copies_and_cached_prefixes(bench: Bench) -> None:
-    bench.submit("a", prompt=40)
-    bench.wait_for_end("a")
-    assert (bench.loop.frame(0, 0)[0].pool.cached or 0) > 0
-    bench.runner.faults = 1
-    bench.submit("b")
-    bench.wait_for_end("b")
-    assert bench.runner.forgotten == 1
-    assert bench.loop.frame(0, 0)[0].pool.cached == 0

@@ -12,7 +12,7 @@ from engine.core.events import Event
 from engine.core.request import Request, SamplingParams, StepPlan, StepResult, Timeline
 from engine.loop import EngineLoop
 from engine.settings import LiveSettings
-from tests.engine.test_loop import PATIENCE, Bench, Client, StubRunner
+from tests.engine.loop_bench import PATIENCE, Bench, Client, StubRunner
 
 README = Path(__file__).parents[2] / "engine" / "README.md"
 

@@ -18,7 +18,7 @@ from engine.telemetry.history import History, HistoryError
 from engine.telemetry.history_file import SCHEMA_VERSION, pack, summarise, unpack
 from engine.telemetry.recorder import SAME_KIND_KEPT, Recorder, thinned
 from tests.console import frames as made
-from tests.engine.test_loop import Bench
+from tests.engine.loop_bench import Bench
 
 FOREVER = 4e9
 

@@ -1,0 +1,125 @@
+"""The engine loop when something breaks: a row, a step, the loop itself, a step that never returns."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from engine.core.request import StepResult
+from engine.loop import EngineUnavailableError
+from engine.settings import SettingsError
+from tests.engine.loop_bench import PATIENCE, Bench, balanced
+
+
+def test_a_bad_row_fails_alone(bench: Bench) -> None:
+    bench.runner.bad = {"bad"}
+    bench.submit("good", output=30)
+    bench.submit("bad")
+    bench.wait_for_end("good", "bad")
+    assert bench.client.ends["bad"].error == "NaN logits"
+    assert bench.client.ends["good"].finish_reason == "length"
+
+
+def test_a_failed_step_fails_its_requests_and_the_engine_goes_on(bench: Bench) -> None:
+    bench.runner.allow(0)
+    bench.submit("a", output=200)
+    bench.steps(2)
+    bench.submit("later")
+    bench.runner.faults = 1
+    bench.release()
+    bench.wait_for_end("a", "later")
+    assert "RuntimeError" in (bench.client.ends["a"].error or "")
+    assert bench.client.ends["later"].finish_reason == "length"
+    frame, _ = bench.loop.frame(0, 0)
+    assert frame.health == "ok"
+    assert any(event.kind == "engine_fault" for event in frame.events)
+    assert frame.pool.live == 0
+    assert balanced(bench)
+
+
+def test_con_16_three_faults_in_a_row_stop_the_engine_and_everybody_is_told() -> None:
+    bench = Bench(slots=1)
+    bench.runner.faults = 3
+    bench.runner.allow(0)
+    bench.loop.start()
+    for name in "abcde":
+        bench.submit(name)
+    bench.release()
+    bench.wait_for_end(*"abcde")
+    assert all(bench.client.ends[name].error for name in "abcde")
+    health, reason = bench.loop.health()
+    assert health == "fault"
+    assert "3 steps in a row" in (reason or "")
+    with pytest.raises(EngineUnavailableError, match="stopped"):
+        bench.submit("f")
+    bench.loop.stop()
+
+
+def test_con_16_a_wedged_step_is_noticed_and_told() -> None:
+    bench = Bench()
+    bench.loop.step_timeout = 0.2
+    wedged = threading.Event()
+    bench.loop.on_wedged = lambda reason: wedged.set()
+    bench.runner.allow(0)
+    bench.loop.start()
+    bench.submit("a")
+    bench.submit("b")
+    assert wedged.wait(PATIENCE)
+    assert bench.loop.health()[0] == "fault"
+    assert bench.client.ends["a"].error
+    assert bench.client.ends["b"].error
+    bench.client.ends.clear()
+    bench.release()
+    bench.loop.stop()
+
+
+@pytest.mark.parametrize("where", ["plan", "commit", "result"])
+def test_con_16_a_fault_of_the_loop_itself_is_told_to_everybody(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(slots=1)
+    bench.runner.allow(0)
+    bench.loop.start()
+    for name in "abc":
+        bench.submit(name, output=50)
+    bench.steps(0)
+
+    def broken(*_arguments: object) -> None:
+        raise KeyError("injected")
+
+    if where == "result":
+        monkeypatch.setattr(bench.runner, "run", lambda plan: StepResult())
+        bench.release()
+    else:
+        monkeypatch.setattr(bench.loop._scheduler, where, broken)
+        bench.release()
+    bench.wait_for_end(*"abc")
+    health, reason = bench.loop.health()
+    assert health == "fault"
+    assert "KeyError" in (reason or "")
+    with pytest.raises(EngineUnavailableError):
+        bench.submit("d")
+    with pytest.raises(SettingsError):
+        bench.loop.change({"kv_tokens": 1024}, revision=None, source="test")
+
+
+def test_a_fault_while_the_pool_grows_changes_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_memory(_num_blocks: int) -> None:
+        raise MemoryError("no memory for the pool")
+
+    monkeypatch.setattr(bench.runner, "resize", out_of_memory)
+    with pytest.raises(SettingsError, match="no memory for the pool"):
+        bench.loop.change({"kv_tokens": 1024}, revision=None, source="test")
+    bench.submit("a")
+    bench.wait_for_end("a")
+    assert bench.loop.pool_tokens == 512
+
+
+def test_a_failed_step_forgets_host_copies_and_cached_prefixes(bench: Bench) -> None:
+    bench.submit("a", prompt=40)
+    bench.wait_for_end("a")
+    assert (bench.loop.frame(0, 0)[0].pool.cached or 0) > 0
+    bench.runner.faults = 1
+    bench.submit("b")
+    bench.wait_for_end("b")
+    assert bench.runner.forgotten == 1
+    assert bench.loop.frame(0, 0)[0].pool.cached == 0
