@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from console.knobs import KNOBS
-from engine.settings import SETTINGS
+from slotdeck.console.knobs import KNOBS
+from slotdeck.engine.settings import SETTINGS
 
 Mode = Literal["always", "browse", "knob"]
 

@@ -9,17 +9,17 @@ from collections import deque
 from dataclasses import dataclass, replace
 from math import ceil
 
-from console.trace import changed_settings
-from console.widgets.formats import gap, rate, seconds, whole
-from engine.telemetry.frame import Frame, LimitInfo
+from slotdeck.console.trace import changed_settings
+from slotdeck.console.widgets.formats import gap, rate, seconds, whole
+from slotdeck.engine.telemetry.frame import Frame, LimitInfo
 
 SECONDS = 60.0
 """Of the engine's window of exact percentiles, before and after."""
-FEWEST_FIRST_TOKENS, FEWEST_GAPS = 5, 50
+MIN_FIRST_TOKENS, MIN_GAPS = 5, 50
 """Samples on each side below which a percentile says nothing."""
 SHOWN_SECONDS = 180.0
 """How long a finished comparison stays."""
-LONGEST_HOLE = 5.0
+MAX_HOLE = 5.0
 """Seconds without frames after which the last one says nothing about what was before the change."""
 
 
@@ -37,11 +37,11 @@ class Side:
 
     @property
     def enough_first_tokens(self) -> bool:
-        return self.ttft_p95 is not None and self.ttft_count >= FEWEST_FIRST_TOKENS
+        return self.ttft_p95 is not None and self.ttft_count >= MIN_FIRST_TOKENS
 
     @property
     def enough_gaps(self) -> bool:
-        return self.itl_p95 is not None and self.itl_count >= FEWEST_GAPS
+        return self.itl_p95 is not None and self.itl_count >= MIN_GAPS
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Comparer:
             self.comparison = None
         elif running and current is not None:
             self.comparison = replace(current, words=words, began=frame.time, left=int(SECONDS))
-        elif frame.time - last.time <= LONGEST_HOLE:
+        elif frame.time - last.time <= MAX_HOLE:
             self.comparison = Comparison(words, frame.time, self._side(last), left=int(SECONDS))
         else:
             self.comparison = None

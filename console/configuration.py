@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.paths import config_file
+from slotdeck.engine.paths import config_file
 
 SLOWEST, FASTEST = 0.2, 4.0
 """Drawings a second."""

@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from console.knobs import Turn, Value
-from console.widgets.formats import byte_count, tokens
-from engine.settings import SETTINGS
-from engine.telemetry.frame import Frame
+from slotdeck.console.knobs import Turn, Value
+from slotdeck.console.widgets.formats import byte_count, tokens
+from slotdeck.engine.settings import SETTINGS
+from slotdeck.engine.telemetry.frame import Frame
 
 Level = Literal["ok", "warn", "critical"]
 
 _LEVELS: tuple[Level, ...] = ("ok", "warn", "critical")
 
-FEWEST_MEASURED_TOKENS = 32
+MIN_MEASURED_TOKENS = 32
 """A shorter prompt says too little about the pace of prefill."""
 
 
@@ -187,7 +187,7 @@ def _prefill_pace(frame: Frame) -> float | None:
     paces = [
         slot.prefill / slot.prompt_tokens
         for slot in frame.slots
-        if slot.prefill and not slot.preemptions and (slot.prompt_tokens or 0) >= FEWEST_MEASURED_TOKENS
+        if slot.prefill and not slot.preemptions and (slot.prompt_tokens or 0) >= MIN_MEASURED_TOKENS
         if slot.prompt_tokens
     ]
     return min(paces, default=None)

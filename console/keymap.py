@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from console.actions import ACTIONS, Action
-from console.screens.catalogue import LIVE
-from console.widgets.cells import Line, Span, exact, width
+from slotdeck.console.actions import ACTIONS, Action
+from slotdeck.console.screens.catalogue import LIVE
+from slotdeck.console.widgets.cells import Line, Span, exact, width
 
 _SHOWN = {
     "question_mark": "?", "colon": ":", "slash": "/", "plus": "+", "minus": "-", "space": "space", "escape": "esc",

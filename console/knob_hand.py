@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from console.consequences import Consequence, consequence_of_all
-from console.knobs import LIVE_SETTINGS, NOT_CONNECTED, Change, Value, turns
-from console.prompts import Offer
-from console.store import View
-from console.widgets.card import card_lines
-from console.widgets.cells import Line
-from console.widgets.settings_panel import settings_panel
+from slotdeck.console.consequences import Consequence, consequence_of_all
+from slotdeck.console.knobs import LIVE_SETTINGS, NOT_CONNECTED, Change, Value, turns
+from slotdeck.console.prompts import Offer
+from slotdeck.console.store import View
+from slotdeck.console.widgets.card import card_lines
+from slotdeck.console.widgets.cells import Line
+from slotdeck.console.widgets.settings_panel import settings_panel
 
 if TYPE_CHECKING:
-    from console.app import ConsoleApp
+    from slotdeck.console.app import ConsoleApp
 
 
 ROWS_LEFT = 14
 """Rows of the terminal that the panel leaves to what lies under it, title and status line included."""
 
 
-class KnobHand:
+class SettingsController:
     """Takes a setting in hand, turns it, sends it, takes it back."""
 
     def __init__(self, app: ConsoleApp) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from console.sources.base import Answer
-from console.widgets.cells import UNKNOWN, clean
-from console.widgets.formats import binary_bytes
-from engine.settings import SETTINGS
-from engine.telemetry.frame import Bounds, Frame, LimitInfo
+from slotdeck.console.sources.base import Answer
+from slotdeck.console.widgets.cells import UNKNOWN, clean
+from slotdeck.console.widgets.formats import binary_bytes
+from slotdeck.engine.settings import SETTINGS
+from slotdeck.engine.telemetry.frame import Bounds, Frame, LimitInfo
 
 Value = int | str | bool
 """Of a live setting: a number, one of its choices, or on and off."""

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from console.app import ConsoleApp
+    from slotdeck.console.app import ConsoleApp
 
 FORCED_EXIT_SECONDS = 3.0
 """Longest wait for an engine that was told to stop at once."""
@@ -38,7 +38,7 @@ class Leaving:
         if not self._app.hosted or view.frame is None or view.disconnected is not None:
             self._app.exit(self.exit_code)
             return
-        from console.screens.leave import LeaveScreen
+        from slotdeck.console.screens.leave import LeaveScreen
 
         self.stage, self.problem = "asking", ""
         self._app.push_screen(LeaveScreen(self._app.colours, ascii_only=self._app.ascii_only))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.advice.capacity import ModelFacts, Speed
-from engine.advice.speed_card import SpeedCard, SpeedCardError, find_card, newest_card
-from engine.telemetry.frame import EngineInfo
+from slotdeck.engine.advice.capacity import ModelFacts, Speed
+from slotdeck.engine.advice.speed_card import SpeedCard, SpeedCardError, find_card, newest_card
+from slotdeck.engine.telemetry.frame import EngineInfo
 
 
 def speed_of_engine(engine: EngineInfo) -> Speed | None:

@@ -7,14 +7,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from console.app import ConsoleApp
-    from console.configuration import ConsoleConfiguration
-    from console.keymap import Keymap
-    from console.knob_hand import Card, KnobHand, SettingsPanel
-    from console.knobs import Knobs
-    from console.leaving import Leaving
-    from console.status import StatusLine
-    from console.store import Store
+    from slotdeck.console.app import ConsoleApp
+    from slotdeck.console.configuration import ConsoleConfiguration
+    from slotdeck.console.keymap import Keymap
+    from slotdeck.console.knob_hand import Card, SettingsController, SettingsPanel
+    from slotdeck.console.knobs import Knobs
+    from slotdeck.console.leaving import Leaving
+    from slotdeck.console.status import StatusLine
+    from slotdeck.console.store import Store
 
 
 class Parts:
@@ -27,62 +27,62 @@ class Parts:
     @cached_property
     def store(self) -> Store:
         """What is known of the engine."""
-        from console.store import Store
+        from slotdeck.console.store import Store
 
         return Store(self.clock)
 
     @cached_property
     def knobs(self) -> Knobs:
         """A setting in hand, the change under way."""
-        from console.knobs import Knobs
+        from slotdeck.console.knobs import Knobs
 
         return Knobs()
 
     @cached_property
     def keymap(self) -> Keymap:
         """Which key means what."""
-        from console.keymap import Keymap
+        from slotdeck.console.keymap import Keymap
 
         return Keymap(self.configuration.keys)
 
     @cached_property
     def status(self) -> StatusLine:
         """The sentence on the status line."""
-        from console.status import StatusLine
+        from slotdeck.console.status import StatusLine
 
         return StatusLine(self.clock)
 
     @cached_property
-    def knob_hand(self) -> KnobHand:
+    def knob_hand(self) -> SettingsController:
         """What the keys of a knob do."""
-        from console.knob_hand import KnobHand
+        from slotdeck.console.knob_hand import SettingsController
 
-        return KnobHand(self._app)
+        return SettingsController(self._app)
 
     @cached_property
     def panel(self) -> SettingsPanel:
         """All settings."""
-        from console.knob_hand import SettingsPanel
+        from slotdeck.console.knob_hand import SettingsPanel
 
         return SettingsPanel(self._app)
 
     @cached_property
     def card(self) -> Card:
         """Before and after a change."""
-        from console.knob_hand import Card
+        from slotdeck.console.knob_hand import Card
 
         return Card(self._app)
 
     @cached_property
     def leaving(self) -> Leaving:
         """From the first ``q`` to the end."""
-        from console.leaving import Leaving
+        from slotdeck.console.leaving import Leaving
 
         return Leaving(self._app)
 
     @property
     def _app(self) -> ConsoleApp:
-        from console.app import ConsoleApp
+        from slotdeck.console.app import ConsoleApp
 
         assert isinstance(self, ConsoleApp)
         return self

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.advice.finding import Finding
-from engine.advice.prediction import PREDICTABLE, NoPredictionError, Prediction, predict
-from engine.advice.speed_card import SpeedCardError, find_card
-from engine.advice.window import Window
-from engine.telemetry.frame import Frame
-from engine.telemetry.history import History, HistoryError
-from engine.telemetry.history_file import history_path
+from slotdeck.engine.advice.finding import Finding
+from slotdeck.engine.advice.prediction import PREDICTABLE, NoPredictionError, Prediction, predict
+from slotdeck.engine.advice.speed_card import SpeedCardError, find_card
+from slotdeck.engine.advice.window import Window
+from slotdeck.engine.telemetry.frame import Frame
+from slotdeck.engine.telemetry.history import History, HistoryError
+from slotdeck.engine.telemetry.history_file import history_path
 
 
 def can_be_predicted(finding: Finding) -> bool:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from console.consequences import Consequence
-from console.status import Status
+from slotdeck.console.consequences import Consequence
+from slotdeck.console.status import Status
 
-LONGEST_ENTRY = 64
+MAX_ENTRY = 64
 
 
 class Prompt(Protocol):
@@ -118,6 +118,6 @@ def _edited(text: str, key: str, character: str | None) -> str:
         return text[:-1]
     if key == "ctrl+u":
         return ""
-    if character is not None and character.isprintable() and len(text) < LONGEST_ENTRY:
+    if character is not None and character.isprintable() and len(text) < MAX_ENTRY:
         return text + character
     return text

@@ -27,7 +27,7 @@ def collect_again() -> None:
     gc.enable()
 
 
-class ImpatientThreads(ThreadPoolExecutor):
+class NonBlockingExecutor(ThreadPoolExecutor):
     """Threads that nobody waits for at the end: they only read, and the process ends without them."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

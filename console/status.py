@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from console.consequences import consequence
-from console.knobs import Knobs, allowed, choices, shown
-from console.sources.base import EngineEnd
-from engine.telemetry.frame import Frame
+from slotdeck.console.consequences import consequence
+from slotdeck.console.knobs import Knobs, allowed, choices, shown
+from slotdeck.console.sources.base import EngineEnd
+from slotdeck.engine.telemetry.frame import Frame
 
 MESSAGE_SECONDS = 15.0
 """How long the last outcome stays."""

@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from console.comparison import Comparer, Comparison, in_words
-from console.sources.base import Disconnected, EngineEnd, Past, Update
-from console.trace import Trace, Tracer
-from engine.telemetry.frame import CounterInfo, Frame, LimitInfo
+from slotdeck.console.comparison import Comparer, Comparison, in_words
+from slotdeck.console.sources.base import Disconnected, EngineEnd, Past, Update
+from slotdeck.console.trace import Trace, Tracer
+from slotdeck.engine.telemetry.frame import CounterInfo, Frame, LimitInfo
 
-MOST_EVENTS = 500
+MAX_EVENTS = 500
 """Events kept for the log."""
 
 RECENT = 60.0
@@ -98,7 +98,7 @@ class Store:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._events: deque[LogEntry] = deque(maxlen=MOST_EVENTS)
+        self._events: deque[LogEntry] = deque(maxlen=MAX_EVENTS)
         self._samples: deque[tuple[float, CounterInfo]] = deque()
         self._tracer = Tracer()
         self._comparer = Comparer()
@@ -165,7 +165,7 @@ class Store:
         missed = [entry for entry in missed if entry not in known]
         if missed:
             entries = sorted([*self._events, *missed], key=lambda entry: entry.time)
-            self._events = deque(entries, maxlen=MOST_EVENTS)
+            self._events = deque(entries, maxlen=MAX_EVENTS)
         self._show(replace(self.view, trace=self._tracer.trace, events=tuple(self._events)))
 
     def _show(self, view: View) -> None:

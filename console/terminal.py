@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from engine.paths import state_folder
+from slotdeck.engine.paths import state_folder
 
 ASCII_VARIABLE = "SLOTDECK_ASCII"
-LARGEST_LOG = 1 << 20
+MAX_LOG = 1 << 20
 
 
 def terminal_problem() -> str | None:
@@ -55,7 +55,7 @@ def own_screen(ascii_only: bool) -> Iterator[None]:
     """
     log = console_log()
     log.parent.mkdir(parents=True, exist_ok=True)
-    too_large = log.exists() and log.stat().st_size > LARGEST_LOG
+    too_large = log.exists() and log.stat().st_size > MAX_LOG
     log_descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if too_large else os.O_APPEND), 0o600)
     sys.stderr.flush()
     sys.stdout.flush()

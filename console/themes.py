@@ -17,7 +17,7 @@ from rich.style import Style
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
-from engine.paths import APP_NAME
+from slotdeck.engine.paths import APP_NAME
 
 SLOT_STATES = ("idle", "prefill", "decode", "held", "preempted", "swapped")
 LEVELS = ("ok", "warn", "critical")

@@ -10,13 +10,13 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from console.knobs import LIVE_SETTINGS, words
-from engine.telemetry.frame import Frame, LimitInfo, SlotState
+from slotdeck.console.knobs import LIVE_SETTINGS, words
+from slotdeck.engine.telemetry.frame import Frame, LimitInfo, SlotState
 
 SECONDS = 600
 """Samples kept."""
 
-LONGEST_HOLE = 2.0
+MAX_HOLE = 2.0
 """Seconds between two frames of one connection."""
 
 _LOUDNESS: dict[SlotState, int] = {"idle": 0, "decode": 1, "held": 2, "prefill": 3, "swapped": 4, "preempted": 5}
@@ -103,7 +103,7 @@ class Tracer:
         seen = [second.time for second in self._seconds]
         missed = [second for second in told.seconds if not _near(seen, second.time)]
         first, last = told.seconds[0].time, told.seconds[-1].time
-        if len(seen) > 1 and seen[-1] - seen[-2] >= LONGEST_HOLE:
+        if len(seen) > 1 and seen[-1] - seen[-2] >= MAX_HOLE:
             last = seen[-1]  # what this one made of a hole is told better
         changes = [change for change in self._changes if not first <= change[0] <= last]
         changes += told.changes

@@ -1,4 +1,6 @@
-"""Simulations beside the console: ``python -m console.what_if`` reads a job and writes what each setting gives.
+"""Simulations beside the console.
+
+``python -m slotdeck.console.what_if`` reads a job and writes what each setting gives.
 
 A process of its own, so that a simulation never holds up a key or a frame; it runs with low priority.
 """
@@ -11,9 +13,9 @@ import sys
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from engine.advice.speed_card import SpeedCard
-from engine.advice.what_if import Expected, People, expect
-from engine.settings import LiveSettings
+from slotdeck.engine.advice.speed_card import SpeedCard
+from slotdeck.engine.advice.what_if import Expected, People, expect
+from slotdeck.engine.settings import LiveSettings
 
 NICE = 10
 PATIENCE = 60.0
@@ -34,7 +36,7 @@ class Job(BaseModel):
 async def what_if(job: Job) -> list[Expected] | str:
     """What each setting gives, or in one sentence why it is not known. Ends its process when it is cancelled."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", "console.what_if",
+        sys.executable, "-P", "-m", "slotdeck.console.what_if",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
         start_new_session=True,
     )  # fmt: skip

@@ -1,5 +1,5 @@
-"""``python -m engine``: the engine process. ``serve`` runs it, ``model`` fetches and describes models, ``measure``
-measures steps for a speed card.
+"""``python -m slotdeck.engine``: the engine process. ``serve`` runs it, ``model`` fetches and describes models,
+``measure`` measures steps for a speed card.
 
 Exit codes: 0 ended well, 1 failed, 2 a bad setting or argument (a model or device that is not there is one), 3 port or
 socket in use, 70 a step was wedged.
@@ -19,7 +19,7 @@ import sys
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
-from engine.settings import SettingsError, StartSettings, load_settings
+from slotdeck.engine.settings import SettingsError, StartSettings, load_settings
 
 OK, USAGE = 0, 2
 log = logging.getLogger("slotdeck.engine")
@@ -33,16 +33,16 @@ def say(text: str) -> None:
 def serve(settings: StartSettings) -> int:
     """Serve until told to stop. Gives the exit code."""
     gc.disable()  # nearly all that is made until the engine serves stays
-    from engine.model.errors import ModelError
-    from engine.server.listeners import ListenError, open_listeners
+    from slotdeck.engine.model.errors import ModelError
+    from slotdeck.engine.server.listeners import ListenError, open_listeners
 
     try:
         with open_listeners(settings) as listeners:
             # These import torch, which takes seconds. The lock is held by then, so that whoever looks for an engine
             # meanwhile is told that this one is loading.
-            from engine.server.serve import serve as serve_http
-            from engine.start import start_engine
-            from engine.telemetry.recorder import open_recorder
+            from slotdeck.engine.server.serve import serve as serve_http
+            from slotdeck.engine.start import start_engine
+            from slotdeck.engine.telemetry.recorder import open_recorder
 
             engine = start_engine(settings, listeners.url, say)
             limits = engine.loop.limits
@@ -84,8 +84,8 @@ def serve(settings: StartSettings) -> int:
 
 def fetch_model() -> int:
     """Fetch the embedded model into the cache, if it is not there."""
-    from engine.model.errors import ModelError
-    from engine.model.fetch import embedded_model_path
+    from slotdeck.engine.model.errors import ModelError
+    from slotdeck.engine.model.fetch import embedded_model_path
 
     try:
         print(embedded_model_path())
@@ -97,8 +97,8 @@ def fetch_model() -> int:
 
 def describe_model(source: str, as_json: bool) -> int:
     """Say what a model is and what it will take, without loading it."""
-    from engine.model.errors import ModelError, human_bytes
-    from engine.model.load import find_model
+    from slotdeck.engine.model.errors import ModelError, human_bytes
+    from slotdeck.engine.model.load import find_model
 
     try:
         found = find_model(source)
@@ -142,8 +142,8 @@ def describe_model(source: str, as_json: bool) -> int:
 
 def measure_steps(settings: StartSettings) -> int:
     """Print what steps cost here as JSON; progress goes to stderr."""
-    from engine.measure import measure
-    from engine.model.errors import ModelError
+    from slotdeck.engine.measure import measure
+    from slotdeck.engine.model.errors import ModelError
 
     try:
         print(json.dumps(measure(settings, lambda text: print(f"slotdeck: {text}", file=sys.stderr, flush=True))))

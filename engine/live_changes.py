@@ -8,14 +8,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from engine.core.block_pool import blocks_for
-from engine.core.events import Event
-from engine.core.limits import check_pool_size, check_settings, least_blocks
-from engine.core.scheduler import Scheduler
-from engine.settings import BLOCK_SIZE, SETTINGS, LiveSettings, SettingsError, explain
-from engine.step_runner import StepRunner
-from engine.telemetry.frame import Bounds, EngineInfo, LimitInfo
-from engine.telemetry.telemetry import Telemetry
+from slotdeck.engine.core.block_pool import blocks_for
+from slotdeck.engine.core.events import Event
+from slotdeck.engine.core.limits import check_pool_size, check_settings, least_blocks
+from slotdeck.engine.core.scheduler import Scheduler
+from slotdeck.engine.settings import BLOCK_SIZE, SETTINGS, LiveSettings, SettingsError, explain
+from slotdeck.engine.step_runner import StepRunner
+from slotdeck.engine.telemetry.frame import Bounds, EngineInfo, LimitInfo
+from slotdeck.engine.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("slotdeck.engine")
 

@@ -16,20 +16,20 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.core.block_pool import BlockPool
-from engine.core.events import Event, QueueFullError
-from engine.core.request import Request, StepPlan
-from engine.core.scheduler import Scheduler
-from engine.live_changes import LiveChanges
-from engine.outputs import Deliver, Output, end_of, outputs_of
-from engine.settings import LiveSettings, SettingsError
-from engine.step_runner import StepRunner
-from engine.telemetry.frame import EngineInfo, Frame, Health, LimitInfo
-from engine.telemetry.frames import estimates, frame_of, look
-from engine.telemetry.host import HostProbe
-from engine.telemetry.step_times import Profile, StepTimes
-from engine.telemetry.telemetry import Telemetry
-from engine.watchdog import Watchdog
+from slotdeck.engine.core.block_pool import BlockPool
+from slotdeck.engine.core.events import Event, QueueFullError
+from slotdeck.engine.core.request import Request, SchedulerOutput
+from slotdeck.engine.core.scheduler import Scheduler
+from slotdeck.engine.live_changes import LiveChanges
+from slotdeck.engine.outputs import Deliver, Output, end_of, outputs_of
+from slotdeck.engine.settings import LiveSettings, SettingsError
+from slotdeck.engine.step_runner import StepRunner
+from slotdeck.engine.telemetry.frame import EngineInfo, Frame, Health, LimitInfo
+from slotdeck.engine.telemetry.frames import estimates, frame_of, look
+from slotdeck.engine.telemetry.host import HostProbe
+from slotdeck.engine.telemetry.step_times import Profile, StepTimes
+from slotdeck.engine.telemetry.telemetry import Telemetry
+from slotdeck.engine.watchdog import Watchdog
 
 log = logging.getLogger("slotdeck.engine")
 
@@ -276,7 +276,7 @@ class EngineLoop:
                 self.telemetry.observe(events)
             self._step(plan, began)
 
-    def _step(self, plan: StepPlan, began: float) -> None:
+    def _step(self, plan: SchedulerOutput, began: float) -> None:
         self._step_started = started = self.clock()
         try:
             result = self.runner.run(plan)
@@ -303,7 +303,7 @@ class EngineLoop:
         loop = {"plan": started - began, "commit": committed - now, "hand_over": ended - committed}
         self.times.add(ended - began, generated, loop | result.seconds)
 
-    def _contain(self, plan: StepPlan, error: Exception) -> None:
+    def _contain(self, plan: SchedulerOutput, error: Exception) -> None:
         self._faults_in_a_row += 1
         name = type(error).__name__
         log.exception("step %d failed: %s", self.telemetry.counters().steps, name)

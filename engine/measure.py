@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
-from engine.core.block_pool import blocks_for
-from engine.core.request import Request, Row, SamplingParams, StepPlan, Timeline
-from engine.model.errors import ModelError
-from engine.model.load import LoadedModel, load_model
-from engine.model.machine import available_memory
-from engine.model.runner import Runner, kv_type, token_bytes
-from engine.settings import BLOCK_SIZE, StartSettings
-from engine.telemetry.step_log import work_of
+from slotdeck.engine.core.block_pool import blocks_for
+from slotdeck.engine.core.request import Request, Row, SamplingParams, SchedulerOutput, Timeline
+from slotdeck.engine.model.errors import ModelError
+from slotdeck.engine.model.load import LoadedModel, load_model
+from slotdeck.engine.model.machine import available_memory
+from slotdeck.engine.model.runner import Runner, kv_type, token_bytes
+from slotdeck.engine.settings import BLOCK_SIZE, StartSettings
+from slotdeck.engine.telemetry.step_log import work_of
 
 PROMPT = 512
 """Tokens of the prompt whose prefill is measured, and of the context that a single decode reads; less for a model of
@@ -100,7 +100,7 @@ class _Steps:
         self._most = model.config.max_positions
         self._random = random.Random("measure")
 
-    def plan(self, contexts: list[int], prefills: list[tuple[int, int]] = []) -> StepPlan | None:  # noqa: B006
+    def plan(self, contexts: list[int], prefills: list[tuple[int, int]] = []) -> SchedulerOutput | None:  # noqa: B006
         """A decode over each context, and prefill chunks (start, tokens); ``None`` where the pool cannot hold them."""
         free = iter(range(self._runner.num_blocks))
         rows = []
@@ -117,9 +117,9 @@ class _Steps:
             if len(request.block_ids) * BLOCK_SIZE < length or length > self._most:
                 return None
             rows.append(Row(request, start, count, samples=number < len(contexts)))
-        return StepPlan(tuple(rows), len(contexts))
+        return SchedulerOutput(tuple(rows), len(contexts))
 
-    def many(self) -> list[tuple[StepPlan, float]]:
+    def many(self) -> list[tuple[SchedulerOutput, float]]:
         """Decodes alone, prefills alone and both together, over short and long contexts, as far as they fit, each with
         its seconds. Small ones first, so that what there is no time for are the largest."""
         plans = [self.plan([context] * count) for count in DECODES for context in CONTEXTS]
@@ -130,7 +130,7 @@ class _Steps:
         until = time.perf_counter() + GRID_SECONDS
         return [(plan, self.median(plan)) for plan in fitting if time.perf_counter() < until]
 
-    def median(self, plan: StepPlan | None) -> float:
+    def median(self, plan: SchedulerOutput | None) -> float:
         """Seconds of a step, the middle of some; NaN for a plan that does not fit."""
         if plan is None:
             return float("nan")
@@ -142,7 +142,7 @@ class _Steps:
         return median(times)
 
 
-def _size(plan: StepPlan) -> int:
+def _size(plan: SchedulerOutput) -> int:
     return sum(row.count for row in plan.rows)
 
 
@@ -188,7 +188,7 @@ def _multiply_speed(model: LoadedModel) -> float:
     if model.weights == "int8":
         import numpy as np
 
-        from engine.kernels.library import Kernels, empty
+        from slotdeck.engine.kernels.library import Kernels, empty
 
         kernels = Kernels(torch.get_num_threads())
         try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from engine.core.events import Event, EventKind
-from engine.core.request import StepPlan, StepResult, TokenLogprobs
+from slotdeck.engine.core.events import Event, EventKind
+from slotdeck.engine.core.request import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ Deliver = Callable[[list[Output]], None]
 
 
 def outputs_of(
-    plan: StepPlan, result: StepResult, before: dict[str, int], events: list[Event], now: float
+    plan: SchedulerOutput, result: ModelRunnerOutput, before: dict[str, int], events: list[Event], now: float
 ) -> list[Output]:
     """Of a committed step. ``before``: output tokens per sampling request ahead of it; ``now``: the step's end."""
     ends = {event.request.id: end for event in events if (end := end_of(event)) is not None}

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from engine.paths import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, config_file
+from slotdeck.engine.paths import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, config_file
 
 BLOCK_SIZE = 16
 """Tokens in one block of the KV pool."""
@@ -124,7 +124,7 @@ def _check_api_keys(values: list[str]) -> list[str]:
 StringList = Annotated[list[str], BeforeValidator(_split_list)]
 
 
-MOST_KV_TOKENS = 1 << 30
+MAX_KV_TOKENS = 1 << 30
 BYTE_UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 
@@ -134,8 +134,8 @@ def _check_kv_tokens(value: Any) -> Any:
         return None
     text = str(value).strip()
     if re.fullmatch(r"[+-]?\d+", text):
-        if not BLOCK_SIZE <= int(text) <= MOST_KV_TOKENS:
-            raise ValueError(f"a number of tokens must be between {BLOCK_SIZE} and {MOST_KV_TOKENS}")
+        if not BLOCK_SIZE <= int(text) <= MAX_KV_TOKENS:
+            raise ValueError(f"a number of tokens must be between {BLOCK_SIZE} and {MAX_KV_TOKENS}")
         return int(text)
     if re.fullmatch(r"[+-]?\d*\.\d+", text):
         if not 0 < float(text) < 1:

@@ -9,20 +9,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Timer
 
-from engine import __version__
-from engine.core.block_pool import blocks_for
-from engine.loop import EngineLoop
-from engine.model.errors import human_bytes
-from engine.model.kv_store import kv_tokens_that_fit
-from engine.model.load import LoadedModel, find_model, load, memory_beside
-from engine.model.machine import available_memory, total_memory
-from engine.model.runner import Runner, kv_type, token_bytes
-from engine.server.bridge import Bridge
-from engine.server.context import ServedModel
-from engine.server.keys import load_api_keys
-from engine.settings import BLOCK_SIZE, MOST_KV_TOKENS, SETTINGS, LiveSettings, SettingsError, StartSettings, bytes_in
-from engine.telemetry.frame import EngineInfo
-from engine.text.tokenizer import TextModel
+from slotdeck.engine import __version__
+from slotdeck.engine.core.block_pool import blocks_for
+from slotdeck.engine.loop import EngineLoop
+from slotdeck.engine.model.errors import human_bytes
+from slotdeck.engine.model.kv_store import kv_tokens_that_fit
+from slotdeck.engine.model.load import LoadedModel, find_model, load, memory_beside
+from slotdeck.engine.model.machine import available_memory, total_memory
+from slotdeck.engine.model.runner import Runner, kv_type, token_bytes
+from slotdeck.engine.server.bridge import OutputRouter
+from slotdeck.engine.server.context import ServedModel
+from slotdeck.engine.server.keys import load_api_keys
+from slotdeck.engine.settings import (
+    BLOCK_SIZE,
+    MAX_KV_TOKENS,
+    SETTINGS,
+    LiveSettings,
+    SettingsError,
+    StartSettings,
+    bytes_in,
+)
+from slotdeck.engine.telemetry.frame import EngineInfo
+from slotdeck.engine.text.tokenizer import TextModel
 
 log = logging.getLogger("slotdeck.engine")
 
@@ -37,10 +45,10 @@ WEDGED_EXIT = 70
 
 @dataclass(frozen=True)
 class Engine:
-    """Everything ``engine.server.serve.serve`` needs."""
+    """Everything ``slotdeck.engine.server.serve.serve`` needs."""
 
     loop: EngineLoop
-    bridge: Bridge
+    bridge: OutputRouter
     text: TextModel
     model: ServedModel
 
@@ -65,7 +73,7 @@ def start_engine(settings: StartSettings, url: str, say: Callable[[str], None]) 
     memory = PoolMemory(available_memory(device), total_memory(device), per_token)
     live, num_blocks = choose_limits(settings, config.max_positions, device.type, memory)
     runner = Runner(model, num_blocks, settings.kv_dtype, settings.threads)
-    bridge = Bridge()
+    bridge = OutputRouter()
     loop = EngineLoop(
         runner=runner,
         settings=live,
@@ -142,7 +150,7 @@ def choose_limits(
             f"{chosen} cannot hold one request of {context} tokens: "
             f"raise {SETTINGS['kv_tokens'].flag} to at least {context}, or lower {SETTINGS['context'].flag}"
         )
-    num_blocks = blocks_for(min(pool_tokens, MOST_KV_TOKENS))
+    num_blocks = blocks_for(min(pool_tokens, MAX_KV_TOKENS))
     if num_blocks * BLOCK_SIZE > memory.most_tokens:
         raise SettingsError(f"{chosen} {_does_not_fit(settings, slots, context, pool_tokens, memory)}")
     live = LiveSettings(

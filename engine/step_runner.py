@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from engine.core.request import StepPlan, StepResult
+from slotdeck.engine.core.request import ModelRunnerOutput, SchedulerOutput
 
 
 class StepRunner(Protocol):
-    """What computes plans and holds the tensors; ``engine.model.runner.Runner``, or a model-free one in tests.
+    """What computes plans and holds the tensors; ``slotdeck.engine.model.runner.Runner``, or a model-free one in tests.
 
     Called by the loop's thread only, between steps but for ``run``.
     """
@@ -17,7 +17,7 @@ class StepRunner(Protocol):
     @property
     def block_bytes(self) -> int: ...
 
-    def run(self, plan: StepPlan) -> StepResult: ...
+    def run(self, plan: SchedulerOutput) -> ModelRunnerOutput: ...
 
     def resize(self, num_blocks: int) -> None: ...
 

@@ -14,19 +14,19 @@ from typing import Any
 
 import httpx
 
-from engine.telemetry.frame import Frame
+from slotdeck.engine.telemetry.frame import Frame
 
 START_PATIENCE = 180.0
 PATIENCE = 60.0
 
 
 class RealEngine:
-    """``python -m engine serve`` with its own port, socket and configuration. Use as a context manager.
+    """``python -m slotdeck.engine serve`` with its own port, socket and configuration. Use as a context manager.
 
     ``command`` is what Python runs in its place, with the same settings.
     """
 
-    def __init__(self, *, command: Sequence[str] = ("-m", "engine", "serve"), **settings: Any) -> None:
+    def __init__(self, *, command: Sequence[str] = ("-m", "slotdeck.engine", "serve"), **settings: Any) -> None:
         self._command = command
         self._folder = tempfile.TemporaryDirectory(prefix="slotdeck-test-")
         self.folder = Path(self._folder.name)

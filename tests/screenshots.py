@@ -26,16 +26,16 @@ from unittest import mock
 
 from textual.pilot import Pilot
 
-from console.app import ConsoleApp
-from console.load.machine import describe_machine
-from console.sources.base import Answer
-from console.sources.recording import RecordingSource, read_frames, write_frames
-from console.widgets.cells import plain
-from engine.telemetry.frame import Frame, FrameEvent
-from engine.telemetry.history_file import history_path
-from engine.telemetry.recorder import Recorder
-from engine.telemetry.request_detail import RequestDetail
-from engine.telemetry.telemetry import Telemetry
+from slotdeck.console.app import ConsoleApp
+from slotdeck.console.load.machine import describe_machine
+from slotdeck.console.sources.base import Answer
+from slotdeck.console.sources.recording import RecordingSource, read_frames, write_frames
+from slotdeck.console.widgets.cells import plain
+from slotdeck.engine.telemetry.frame import Frame, FrameEvent
+from slotdeck.engine.telemetry.history_file import history_path
+from slotdeck.engine.telemetry.recorder import Recorder
+from slotdeck.engine.telemetry.request_detail import RequestDetail
+from slotdeck.engine.telemetry.telemetry import Telemetry
 from tests.real_engine import RealEngine
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -126,7 +126,7 @@ def visitors(engine: RealEngine, users: int) -> Iterator[None]:
     if users == 0:
         yield
         return
-    command = [sys.executable, "-m", "console.load", "--users", str(users), "--kind", "agent"]
+    command = [sys.executable, "-m", "slotdeck.console.load", "--users", str(users), "--kind", "agent"]
     process = subprocess.Popen([*command, "--socket", str(engine.socket)], stdout=subprocess.DEVNULL)
     try:
         yield
@@ -237,7 +237,7 @@ async def render(picture: Picture) -> str:
         history_path().unlink(missing_ok=True)
         await keep_history(frames)
     app = ConsoleApp(Watched(frames), clock=lambda: 0.0)
-    with mock.patch("console.screens.history.time.time", return_value=frames[-1].time + 3600):
+    with mock.patch("slotdeck.console.screens.history.time.time", return_value=frames[-1].time + 3600):
         async with app.run_test(size=picture.size) as pilot:
             while app.store.view.frame != frames[-1]:
                 await pilot.pause(0.02)

@@ -22,9 +22,9 @@ from typing import Any
 
 import httpx
 
-from console.load.prompts import WORDS, user_name
-from console.sources.recording import write_frames
-from engine.telemetry.frame import Frame
+from slotdeck.console.load.prompts import WORDS, user_name
+from slotdeck.console.sources.recording import write_frames
+from slotdeck.engine.telemetry.frame import Frame
 from tests.real_engine import RealEngine
 
 FOLDER = Path(__file__).parent / "recordings" / "symptoms"

@@ -22,14 +22,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from console.load.card import CARD_SETTINGS, measure_card
-from console.load.machine import describe_machine
-from console.load.verify import Measured, verify
-from engine.advice.recorded import simulate
-from engine.advice.speed_card import SpeedCard, SpeedCardError, newest_card, save_card
-from engine.advice.step_model import StepModelError, fit
-from engine.advice.traffic import Shape, Traffic, User
-from engine.settings import LiveSettings, load_settings
+from slotdeck.console.load.card import CARD_SETTINGS, measure_card
+from slotdeck.console.load.machine import describe_machine
+from slotdeck.console.load.verify import Measured, verify
+from slotdeck.engine.advice.recorded import simulate
+from slotdeck.engine.advice.speed_card import SpeedCard, SpeedCardError, newest_card, save_card
+from slotdeck.engine.advice.step_model import StepModelError, fit
+from slotdeck.engine.advice.traffic import Shape, Traffic, User
+from slotdeck.engine.settings import LiveSettings, load_settings
 
 CONTEXT = 1024
 SLOTS = 8

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from engine.telemetry.frame import Frame
+    from slotdeck.engine.telemetry.frame import Frame
 
 
 class NoEngineError(ConnectionError):
@@ -72,7 +72,7 @@ class AdminClient:
         """The engine's picture of now. Raises as :meth:`call`."""
         from pydantic import ValidationError
 
-        from engine.telemetry.frame import Frame
+        from slotdeck.engine.telemetry.frame import Frame
 
         try:
             return Frame.model_validate(self.call("GET", "/admin/frame"))
@@ -83,7 +83,7 @@ class AdminClient:
         """Frames as they come, ``rate`` a second, until the engine stops. Raises as :meth:`call`."""
         from pydantic import ValidationError
 
-        from engine.telemetry.frame import Frame
+        from slotdeck.engine.telemetry.frame import Frame
 
         connection = _UnixConnection(self.path, max(self._timeout, 4 / rate))
         try:

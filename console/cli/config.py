@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from console.cli.exits import EPILOG
-from console.cli.flags import check_settings, in_words, merge_flags, settings_flags
-from engine.paths import config_file, default_socket
-from engine.settings import SETTINGS, StartSettings
+from slotdeck.console.cli.exits import EPILOG
+from slotdeck.console.cli.flags import check_settings, in_words, merge_flags, settings_flags
+from slotdeck.engine.paths import config_file, default_socket
+from slotdeck.engine.settings import SETTINGS, StartSettings
 
 config_commands = typer.Typer(no_args_is_help=True, help="Settings: what is in force and where each value came from.")
 
@@ -35,7 +35,7 @@ def show(
     print(f"{_note(config_file())}")
     _print(rows)
     print("  -: not set; sizes and threads are then chosen for the model and the machine")
-    from console.configuration import console_file
+    from slotdeck.console.configuration import console_file
 
     print(f"\n{_note(console_file())}")
     _print(_console_rows())
@@ -80,7 +80,7 @@ def _printable(name: str, value: Any) -> Any:
 
 def _in_force(chosen: StartSettings) -> dict[str, Any]:
     """Values of the engine that runs; empty if none does."""
-    from console.cli.admin import AdminClient, AdminError, NoEngineError
+    from slotdeck.console.cli.admin import AdminClient, AdminError, NoEngineError
 
     try:
         listed = AdminClient(chosen.socket or default_socket()).call("GET", "/admin/settings")["settings"]
@@ -90,7 +90,7 @@ def _in_force(chosen: StartSettings) -> dict[str, Any]:
 
 
 def _console_rows() -> list[dict[str, Any]]:
-    from console.configuration import ConsoleConfiguration, console_file, load_configuration
+    from slotdeck.console.configuration import ConsoleConfiguration, console_file, load_configuration
 
     read, default = load_configuration(), ConsoleConfiguration()
     rows: list[dict[str, Any]] = []

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from console.cli.exits import FAILED, NOTHING_RECORDED, fail, say
-from console.cli.moments import FromOption, ToOption, time_range
-from console.load.command import SocketOption
+from slotdeck.console.cli.exits import FAILED, NOTHING_RECORDED, fail, say
+from slotdeck.console.cli.moments import FromOption, ToOption, time_range
+from slotdeck.console.load.command import SocketOption
 
 if TYPE_CHECKING:
-    from console.cli.admin import AdminClient
-    from engine.advice.finding import Finding
-    from engine.telemetry.frame import Frame
+    from slotdeck.console.cli.admin import AdminClient
+    from slotdeck.engine.advice.finding import Finding
+    from slotdeck.engine.telemetry.frame import Frame
 
 WINDOW = 600.0
 """Seconds looked back on."""
@@ -44,10 +44,10 @@ def doctor(
     1 when something is, 4 when no engine runs or nothing was recorded in that time. With --json each finding has its
     `changes`, as the admin API takes them, and its `cost` in seconds.
     """
-    from console.cli.admin import AdminClient
-    from console.cli.flags import check_settings, merge_flags
-    from engine.advice.doctor import diagnose
-    from engine.paths import default_socket
+    from slotdeck.console.cli.admin import AdminClient
+    from slotdeck.console.cli.flags import check_settings, merge_flags
+    from slotdeck.engine.advice.doctor import diagnose
+    from slotdeck.engine.paths import default_socket
 
     explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
     path = check_settings(explicit).socket or default_socket()
@@ -66,9 +66,9 @@ def doctor(
 
 def report(findings: list[Finding], frames: list[Frame]) -> list[str]:
     """Plain lines."""
-    from console.predictions import can_be_predicted, in_words
-    from engine.advice.finding import cost_text
-    from engine.advice.window import too_early
+    from slotdeck.console.predictions import can_be_predicted, in_words
+    from slotdeck.engine.advice.finding import cost_text
+    from slotdeck.engine.advice.window import too_early
 
     first, last = (time.strftime("%a %H:%M:%S", time.localtime(frame.time)) for frame in (frames[0], frames[-1]))
     lines = [f"{frames[-1].engine.model or 'engine'}, {first} to {last}, {len(frames)} frames"]
@@ -91,8 +91,8 @@ def report(findings: list[Finding], frames: list[Frame]) -> list[str]:
 
 
 def _as_json(finding: Finding, frames: list[Frame]) -> dict[str, Any]:
-    from console.predictions import can_be_predicted, prediction
-    from engine.advice.prediction import NoPredictionError
+    from slotdeck.console.predictions import can_be_predicted, prediction
+    from slotdeck.engine.advice.prediction import NoPredictionError
 
     predicted = None
     if can_be_predicted(finding):
@@ -105,9 +105,9 @@ def _as_json(finding: Finding, frames: list[Frame]) -> dict[str, Any]:
 
 def _recorded(begin: str | None, end: str | None, path: Path) -> tuple[list[Frame], bool]:
     """The frames of the range, and whether the engine of the last one is no more."""
-    from console.cli.history import open_history
-    from console.sources.process import lock_holder
-    from engine.telemetry.history import HistoryError
+    from slotdeck.console.cli.history import open_history
+    from slotdeck.console.sources.process import lock_holder
+    from slotdeck.engine.telemetry.history import HistoryError
 
     history = open_history()
     now = time.time()
@@ -127,10 +127,10 @@ def _recorded(begin: str | None, end: str | None, path: Path) -> tuple[list[Fram
 
 def _recent(admin: AdminClient) -> list[Frame]:
     """The last minutes of the running engine; without history a few seconds of now."""
-    from console.cli.admin import AdminError
-    from console.cli.top import current_frame
-    from engine.telemetry.history import History, HistoryError
-    from engine.telemetry.history_file import history_path
+    from slotdeck.console.cli.admin import AdminError
+    from slotdeck.console.cli.top import current_frame
+    from slotdeck.engine.telemetry.history import History, HistoryError
+    from slotdeck.engine.telemetry.history_file import history_path
 
     now = current_frame(admin, LOOK_BACK)
     try:

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from console.cli.admin import AdminClient, AdminError, NoEngineError
-from engine.telemetry.frame import Frame
+from slotdeck.console.cli.admin import AdminClient, AdminError, NoEngineError
+from slotdeck.engine.telemetry.frame import Frame
 
 # -P: a folder named "engine" where the user happens to stand must not be taken for ours.
-ENGINE_COMMAND = (sys.executable, "-P", "-m", "engine")
-MOST_LOG_BYTES = 4 << 20
+ENGINE_COMMAND = (sys.executable, "-P", "-m", "slotdeck.engine")
+MAX_LOG_BYTES = 4 << 20
 PROGRESS_PREFIX = "slotdeck: "
 
 
@@ -59,11 +59,11 @@ class LogTail:
 
 
 class EngineProcess:
-    """`python -m engine serve` in a session of its own, so that it outlives this process and its terminal."""
+    """`python -m slotdeck.engine serve` in a session of its own, so that it outlives this process and its terminal."""
 
     def __init__(self, environment: dict[str, str], log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if log.exists() and log.stat().st_size > MOST_LOG_BYTES:
+        if log.exists() and log.stat().st_size > MAX_LOG_BYTES:
             log.replace(log.with_name(log.name + ".1"))
         self.log = LogTail(log)
         with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:

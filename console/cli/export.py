@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from console.cli.exits import FAILED, USAGE, fail, say
-from console.cli.flags import check_settings, merge_flags, settings_flags
+from slotdeck.console.cli.exits import FAILED, USAGE, fail, say
+from slotdeck.console.cli.flags import check_settings, merge_flags, settings_flags
 
 if TYPE_CHECKING:
-    from engine.advice.export import Chosen
+    from slotdeck.engine.advice.export import Chosen
 
 FLAGS = ("slots", "context", "queue", "budget", "mode", "kv_dtype", "prefix_cache", "socket")
-MOST_PLAN_BYTES = 4 << 20
+MAX_PLAN_BYTES = 4 << 20
 
 
 @settings_flags(FLAGS)
@@ -54,7 +54,7 @@ def export(
     The settings are those of your running engine, else the configured ones; --plan takes those of a plan instead, and
     flags go before all. What means something else there is said in comments.
     """
-    from engine.advice.export import export_settings
+    from slotdeck.engine.advice.export import export_settings
 
     explicit = merge_flags(context, settings, FLAGS)
     if unit is not None and (not unit or not all(character.isalnum() or character in "-_.@" for character in unit)):
@@ -73,10 +73,10 @@ def export(
 
 def _in_force(explicit: dict[str, Any], server: str) -> Chosen:
     """Those of the running engine, else those configured; flags go before."""
-    from console.cli.admin import AdminClient, AdminError
-    from engine.advice.export import Chosen
-    from engine.paths import default_socket
-    from engine.settings import LiveSettings
+    from slotdeck.console.cli.admin import AdminClient, AdminError
+    from slotdeck.engine.advice.export import Chosen
+    from slotdeck.engine.paths import default_socket
+    from slotdeck.engine.settings import LiveSettings
 
     wanted = check_settings(explicit)
     values = LiveSettings().model_dump()
@@ -113,13 +113,13 @@ def _usable_model(source: str, server: str) -> str | None:
 
 def _from_plan(path: Path, explicit: dict[str, Any]) -> Chosen:
     """Those of a plan; flags go before."""
-    from engine.advice.capacity import KV_WIDTHS
-    from engine.advice.export import Chosen
-    from engine.settings import LiveSettings
+    from slotdeck.engine.advice.capacity import KV_WIDTHS
+    from slotdeck.engine.advice.export import Chosen
+    from slotdeck.engine.settings import LiveSettings
 
     wanted = check_settings(explicit)
     try:
-        if path.stat().st_size > MOST_PLAN_BYTES:
+        if path.stat().st_size > MAX_PLAN_BYTES:
             raise ValueError("it is too large")
         document = json.loads(path.read_text("utf-8"))
         planned = {one["name"]: one["value"] for one in document["settings"]}

@@ -16,12 +16,12 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from console.cli.exits import EPILOG, FAILED, NOTHING_RECORDED, USAGE, fail, say
-from console.cli.moments import FromOption, ToOption, time_range
+from slotdeck.console.cli.exits import EPILOG, FAILED, NOTHING_RECORDED, USAGE, fail, say
+from slotdeck.console.cli.moments import FromOption, ToOption, time_range
 
 if TYPE_CHECKING:
-    from engine.telemetry.frame import Frame
-    from engine.telemetry.history import History
+    from slotdeck.engine.telemetry.frame import Frame
+    from slotdeck.engine.telemetry.history import History
 
 What = Literal["requests", "events", "seconds", "frames"]
 Format = Literal["csv", "json"]
@@ -33,8 +33,8 @@ app = typer.Typer(
 
 def open_history() -> History:
     """This user's history; without one the command ends with a sentence."""
-    from engine.telemetry.history import History, HistoryError, NoHistoryError
-    from engine.telemetry.history_file import history_path
+    from slotdeck.engine.telemetry.history import History, HistoryError, NoHistoryError
+    from slotdeck.engine.telemetry.history_file import history_path
 
     history = History(history_path())
     try:
@@ -49,7 +49,7 @@ def open_history() -> History:
 @app.command("info", epilog=EPILOG)
 def info(context: typer.Context, as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
     """Say where the history is, what it spans and how much of it there is."""
-    from console.cli.flags import merge_flags
+    from slotdeck.console.cli.flags import merge_flags
 
     merge_flags(context, {}, ())
     history = open_history()
@@ -88,8 +88,8 @@ def export(
     end: ToOption = None,
 ) -> None:  # fmt: skip
     """Write recorded requests, events, seconds or frames to a file. No prompt text is ever recorded."""
-    from console.cli.flags import merge_flags
-    from engine.telemetry.history import HistoryError
+    from slotdeck.console.cli.flags import merge_flags
+    from slotdeck.engine.telemetry.history import HistoryError
 
     merge_flags(context, {}, ())
     if what == "frames" and form == "csv":

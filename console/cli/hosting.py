@@ -15,17 +15,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from console.cli.admin import AdminClient, AdminError
-from console.cli.engine_process import ENGINE_COMMAND, EngineExitedError, EngineProcess
-from console.cli.exits import FAILED, PORT_IN_USE, USAGE, fail, say
-from console.cli.flags import check_settings, in_words
-from console.cli.showing import engine_log, found_notice, hosted_marker, is_hosted, show_console
-from console.cli.variables import unread_variables
-from console.sources.process import lock_holder, start_lock, starter
-from console.terminal import terminal_problem
-from engine.paths import default_socket
-from engine.settings import SETTINGS, Setting, StartSettings, to_environment
-from engine.telemetry.frame import Frame
+from slotdeck.console.cli.admin import AdminClient, AdminError
+from slotdeck.console.cli.engine_process import ENGINE_COMMAND, EngineExitedError, EngineProcess
+from slotdeck.console.cli.exits import FAILED, PORT_IN_USE, USAGE, fail, say
+from slotdeck.console.cli.flags import check_settings, in_words
+from slotdeck.console.cli.showing import engine_log, found_notice, hosted_marker, is_hosted, show_console
+from slotdeck.console.cli.variables import unread_variables
+from slotdeck.console.sources.process import lock_holder, start_lock, starter
+from slotdeck.console.terminal import terminal_problem
+from slotdeck.engine.paths import default_socket
+from slotdeck.engine.settings import SETTINGS, Setting, StartSettings, to_environment
+from slotdeck.engine.telemetry.frame import Frame
 
 LOG_LINES_SHOWN = 12
 COMING_UP = 1.0

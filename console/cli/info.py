@@ -7,11 +7,11 @@ import platform
 from importlib import metadata
 from typing import Any
 
-from console.cli.admin import AdminClient, AdminError
-from console.sources.process import coming
-from engine import __version__
-from engine.paths import cache_folder, config_file, default_socket, state_folder
-from engine.settings import StartSettings
+from slotdeck.console.cli.admin import AdminClient, AdminError
+from slotdeck.console.sources.process import coming
+from slotdeck.engine import __version__
+from slotdeck.engine.paths import cache_folder, config_file, default_socket, state_folder
+from slotdeck.engine.settings import StartSettings
 
 LIBRARIES = ("torch", "transformers", "gguf", "fastapi", "uvicorn", "textual", "httpx")
 

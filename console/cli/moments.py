@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from console.cli.exits import USAGE, fail
+from slotdeck.console.cli.exits import USAGE, fail
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 TIME_OF_DAY = re.compile(r"\s*\d{1,2}:\d{2}(:\d{2})?\s*")

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from console.cli.moments import FromOption, ToOption
-from console.load.command import SocketOption
+from slotdeck.console.cli.moments import FromOption, ToOption
+from slotdeck.console.load.command import SocketOption
 
 if TYPE_CHECKING:
-    from console.cli.plan_search import Search
+    from slotdeck.console.cli.plan_search import Search
 
 KvDtype = Literal["fp32", "bf16", "fp16", "int8"]
 MODEL, MACHINE, PEOPLE = "Which model (default: the one that runs)", "Which machine (default: this one)", "Which people"
 SEARCH = "Search by simulation (with --kind, or --from for recorded traffic; needs `slotdeck bench --card`)"
 MODES = ("continuous", "static", "serial")
-MOST_USERS = 200
-LEAST_CONTEXT, MOST_CONTEXT = 256, 1 << 20
-MOST_VERIFIED_SECONDS = 480.0
+MAX_USERS = 200
+MIN_CONTEXT, MAX_CONTEXT = 256, 1 << 20
+MAX_VERIFIED_SECONDS = 480.0
 """The engine keeps its percentiles for ten minutes, and what was sent last is still answered after that."""
 
 
@@ -122,14 +122,14 @@ def plan(
     With --kind, or --from for what was recorded, the engine's own scheduler is run on a virtual clock instead, with
     the speeds that `slotdeck bench --card` measured: hundreds of settings, and the one that keeps your goals.
     """
-    from console.cli.admin import AdminClient
-    from console.cli.exits import USAGE, fail
-    from console.cli.flags import check_settings, merge_flags
-    from console.cli.plan_inputs import Asked, question_from
-    from console.cli.plan_report import plan_json, plan_text
-    from engine.advice.capacity import CapacityError
-    from engine.advice.planner import make_plan
-    from engine.paths import default_socket
+    from slotdeck.console.cli.admin import AdminClient
+    from slotdeck.console.cli.exits import USAGE, fail
+    from slotdeck.console.cli.flags import check_settings, merge_flags
+    from slotdeck.console.cli.plan_inputs import Asked, question_from
+    from slotdeck.console.cli.plan_report import plan_json, plan_text
+    from slotdeck.engine.advice.capacity import CapacityError
+    from slotdeck.engine.advice.planner import make_plan
+    from slotdeck.engine.paths import default_socket
 
     explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
     settings = check_settings(explicit)
@@ -148,7 +148,7 @@ def plan(
         }  # fmt: skip
         for flag in (name for name, value in capacity_flags.items() if value is not None):
             fail(f"{flag} belongs to the arithmetic; --kind and --from take traffic and speed as they are", USAGE)
-        from console.cli.plan_search import plan_search
+        from slotdeck.console.cli.plan_search import plan_search
 
         plan_search(wanted, AdminClient(settings.socket or default_socket()), settings)
         return
@@ -193,10 +193,10 @@ def _search(
     as_json: bool,
 ) -> Search:
     """The flags of a search, checked; a bad one ends the command with exit 2."""
-    from console.cli.exits import USAGE, fail
-    from console.cli.plan_search import Search
-    from engine.advice.plan import USERS
-    from engine.advice.search import Goals
+    from slotdeck.console.cli.exits import USAGE, fail
+    from slotdeck.console.cli.plan_search import Search
+    from slotdeck.engine.advice.plan import USERS
+    from slotdeck.engine.advice.search import Goals
 
     modes = tuple((flags["--modes"] or MODES[0]).split(","))
     for mode in modes:
@@ -205,14 +205,14 @@ def _search(
     for flag in ("--ttft-p95", "--itl-p95", "--seconds", "--runs"):
         if flags[flag] is not None and flags[flag] <= 0:
             fail(f"{flag} must be above 0", USAGE)
-    if users is not None and not 1 <= users <= MOST_USERS:
-        fail(f"--users must be between 1 and {MOST_USERS}", USAGE)
+    if users is not None and not 1 <= users <= MAX_USERS:
+        fail(f"--users must be between 1 and {MAX_USERS}", USAGE)
     if begin is not None and (kind is not None or users is not None or flags["--verify"] or flags["--seconds"]):
         fail("--from takes the recorded traffic as it was: leave out --kind, --users, --seconds and --verify", USAGE)
-    if flags["--verify"] and (flags["--seconds"] or 0) > MOST_VERIFIED_SECONDS:
-        fail(f"--verify serves at most {MOST_VERIFIED_SECONDS:.0f} --seconds", USAGE)
-    if context is not None and not LEAST_CONTEXT <= context <= MOST_CONTEXT:
-        fail(f"--context must be between {LEAST_CONTEXT} and {MOST_CONTEXT} tokens", USAGE)
+    if flags["--verify"] and (flags["--seconds"] or 0) > MAX_VERIFIED_SECONDS:
+        fail(f"--verify serves at most {MAX_VERIFIED_SECONDS:.0f} --seconds", USAGE)
+    if context is not None and not MIN_CONTEXT <= context <= MAX_CONTEXT:
+        fail(f"--context must be between {MIN_CONTEXT} and {MAX_CONTEXT} tokens", USAGE)
     return Search(
         kind=kind,
         begin=begin,

@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from console.cli.admin import AdminClient, AdminError
-from console.cli.engine_process import ENGINE_COMMAND, PROGRESS_PREFIX
-from console.cli.exits import FAILED, OK, USAGE, fail, say
-from engine.advice.capacity import UTILISATION, CapacityError, Memory, ModelFacts, Speed
-from engine.advice.model_file import facts_from_config
-from engine.advice.plan import TURN_SECONDS, USERS, Now, Question
-from engine.advice.running import kv_dtype_of, memory_of, model_of, now_of
-from engine.settings import bytes_in
-from engine.telemetry.frame import Frame
+from slotdeck.console.cli.admin import AdminClient, AdminError
+from slotdeck.console.cli.engine_process import ENGINE_COMMAND, PROGRESS_PREFIX
+from slotdeck.console.cli.exits import FAILED, OK, USAGE, fail, say
+from slotdeck.engine.advice.capacity import UTILISATION, CapacityError, Memory, ModelFacts, Speed
+from slotdeck.engine.advice.model_file import facts_from_config
+from slotdeck.engine.advice.plan import TURN_SECONDS, USERS, Now, Question
+from slotdeck.engine.advice.running import kv_dtype_of, memory_of, model_of, now_of
+from slotdeck.engine.settings import bytes_in
+from slotdeck.engine.telemetry.frame import Frame
 
-MOST_CONFIG_BYTES = 4 << 20
+MAX_CONFIG_BYTES = 4 << 20
 """A config.json is no larger; anything that is was named by mistake."""
 
 
@@ -121,8 +121,8 @@ def _from_config(path: Path, weights: str) -> ModelFacts:
     try:
         if path.is_dir():
             path /= "config.json"
-        if path.stat().st_size > MOST_CONFIG_BYTES:
-            fail(f"{path} is no config.json: it is larger than {MOST_CONFIG_BYTES >> 20} MiB", FAILED)
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            fail(f"{path} is no config.json: it is larger than {MAX_CONFIG_BYTES >> 20} MiB", FAILED)
         document = json.loads(path.read_text("utf-8"))
     except OSError as error:
         fail(f"{path}: {error.strerror or error}", FAILED)
@@ -203,7 +203,7 @@ def _kv_dtype(asked: Asked, frame: Frame | None) -> str:
 
 def _speed(asked: Asked, frame: Frame | None, model: ModelFacts, kv_dtype: str) -> Speed | None:
     """The one typed, else the one measured on this machine for this model."""
-    from console.measured_speed import speed_of_engine, speed_of_model
+    from slotdeck.console.measured_speed import speed_of_engine, speed_of_model
 
     if asked.prefill_speed is not None and asked.decode_speed is not None:
         return Speed(asked.prefill_speed, asked.decode_speed)

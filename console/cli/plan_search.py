@@ -12,24 +12,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from console.cli.admin import AdminClient, AdminError
-from console.cli.exits import FAILED, NOTHING_RECORDED, fail, say
-from console.cli.moments import time_range
-from engine.advice.outcome import Outcome
-from engine.advice.recorded import simulate, users_of
-from engine.advice.running import settings_of
-from engine.advice.search import BUDGETS, Found, Goals, Tried, search
-from engine.advice.simulated_frames import FrameMaker
-from engine.advice.simulator import Simulator
-from engine.advice.speed_card import SpeedCard, SpeedCardError, find_card, newest_card
-from engine.advice.step_model import StepTimes
-from engine.advice.traffic import Traffic, TrafficKind, User, describe
-from engine.settings import BLOCK_SIZE, LiveSettings, StartSettings
-from engine.telemetry.frame import EngineInfo, Frame
-from engine.telemetry.history_file import RequestRecord
+from slotdeck.console.cli.admin import AdminClient, AdminError
+from slotdeck.console.cli.exits import FAILED, NOTHING_RECORDED, fail, say
+from slotdeck.console.cli.moments import time_range
+from slotdeck.engine.advice.outcome import Outcome
+from slotdeck.engine.advice.recorded import simulate, users_of
+from slotdeck.engine.advice.running import settings_of
+from slotdeck.engine.advice.search import BUDGETS, Found, Goals, Tried, search
+from slotdeck.engine.advice.simulated_frames import FrameMaker
+from slotdeck.engine.advice.simulator import Simulator
+from slotdeck.engine.advice.speed_card import SpeedCard, SpeedCardError, find_card, newest_card
+from slotdeck.engine.advice.step_model import StepTimes
+from slotdeck.engine.advice.traffic import Traffic, TrafficKind, User, describe
+from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings, StartSettings
+from slotdeck.engine.telemetry.frame import EngineInfo, Frame
+from slotdeck.engine.telemetry.history_file import RequestRecord
 
 if TYPE_CHECKING:
-    from console.load.verify import Measured
+    from slotdeck.console.load.verify import Measured
 
 SECONDS: dict[TrafficKind, float] = {"chat": 300.0, "agent": 90.0, "documents": 120.0}
 """Of simulated traffic: long enough for everybody to have some turns."""
@@ -39,7 +39,7 @@ NICE = 5
 """The search gives way to an engine that serves."""
 SPARE = 1.25
 """Slots are tried up to so many for each user,"""
-LEAST_SLOTS = 4
+MIN_SLOTS = 4
 """and up to these for few."""
 
 
@@ -138,7 +138,7 @@ def context_of(records: Sequence[RequestRecord]) -> int:
 
 def write_recording(job: Job, settings: LiveSettings, path: Path) -> int:
     """One run as frames for `slotdeck replay`; gives how many. Raises OSError."""
-    from console.sources.recording import write_frames
+    from slotdeck.console.sources.recording import write_frames
 
     card = job.card
     info = EngineInfo(
@@ -153,9 +153,9 @@ def write_recording(job: Job, settings: LiveSettings, path: Path) -> int:
 
 def verify_one(job: Job, tried: Tried, start: StartSettings, times: int) -> list[Measured]:
     """Serve the same traffic on a real engine, ``times`` times. A failure ends the command."""
-    from console.cli.engine_process import EngineExitedError
-    from console.load.client import RequestFailedError
-    from console.load.verify import verify
+    from slotdeck.console.cli.engine_process import EngineExitedError
+    from slotdeck.console.load.client import RequestFailedError
+    from slotdeck.console.load.verify import verify
 
     assert job.traffic is not None
     settings = tried.settings
@@ -192,7 +192,7 @@ class Search:
 
 def plan_search(wanted: Search, admin: AdminClient, start: StartSettings) -> None:
     """Search, print, and where it is wanted verify. Ends the command with a sentence when something is missing."""
-    from console.cli.plan_search_report import search_json, search_text, verify_text
+    from slotdeck.console.cli.plan_search_report import search_json, search_text, verify_text
 
     card, frame = read_speed(admin)
     job, traffic = _job(wanted, card, frame)
@@ -243,7 +243,7 @@ def _job(wanted: Search, card: SpeedCard, frame: Frame | None) -> tuple[Job, str
         traffic=traffic,
         records=tuple(records),
         context=context,
-        most_slots=max(LEAST_SLOTS, int(SPARE * users)),
+        most_slots=max(MIN_SLOTS, int(SPARE * users)),
         most_pool=max(context, min(most_pool(card, frame), 2 * users * context)),
         modes=wanted.modes,
         seed=wanted.seed,
@@ -252,8 +252,8 @@ def _job(wanted: Search, card: SpeedCard, frame: Frame | None) -> tuple[Job, str
 
 
 def _recorded(wanted: Search) -> tuple[list[RequestRecord], str]:
-    from console.cli.history import open_history
-    from engine.telemetry.history import HistoryError
+    from slotdeck.console.cli.history import open_history
+    from slotdeck.engine.telemetry.history import HistoryError
 
     history = open_history()
     begin, end = time_range(wanted.begin, wanted.end, time.time())

@@ -9,11 +9,11 @@ from dataclasses import asdict, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from engine.advice.search import Found, Goals, Tried
-from engine.advice.speed_card import BUSY, SpeedCard, disturbed
+from slotdeck.engine.advice.search import Found, Goals, Tried
+from slotdeck.engine.advice.speed_card import BUSY, SpeedCard, disturbed
 
 if TYPE_CHECKING:
-    from console.load.verify import Measured
+    from slotdeck.console.load.verify import Measured
 
 COLUMNS = 80
 SHOWN = 8

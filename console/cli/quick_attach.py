@@ -11,10 +11,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from console.cli.admin import AdminClient, AdminError, NoEngineError
-from console.cli.showing import found_notice, is_hosted, show_console
-from console.terminal import ASCII_VARIABLE, terminal_problem
-from engine.paths import CACHE_VARIABLE, ENVIRONMENT_PREFIX, config_file, default_socket
+from slotdeck.console.cli.admin import AdminClient, AdminError, NoEngineError
+from slotdeck.console.cli.showing import found_notice, is_hosted, show_console
+from slotdeck.console.terminal import ASCII_VARIABLE, terminal_problem
+from slotdeck.engine.paths import CACHE_VARIABLE, ENVIRONMENT_PREFIX, config_file, default_socket
 
 HARMLESS = {ASCII_VARIABLE, CACHE_VARIABLE}
 """Variables that are no settings."""

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from console.cli.exits import FAILED, NOTHING_RECORDED, USAGE, fail
-from console.cli.moments import FromOption, ToOption, time_range
+from slotdeck.console.cli.exits import FAILED, NOTHING_RECORDED, USAGE, fail
+from slotdeck.console.cli.moments import FromOption, ToOption, time_range
 
 if TYPE_CHECKING:
-    from engine.telemetry.frame import Frame
+    from slotdeck.engine.telemetry.frame import Frame
 
 
 def replay(
@@ -32,9 +32,9 @@ def replay(
     ] = 1.0,
 ) -> None:  # fmt: skip
     """Show a recording on the Live screen as it was then. Without FILE, this machine's history from --from on."""
-    from console.cli.flags import merge_flags
-    from console.cli.terminal import supervise
-    from console.terminal import terminal_problem
+    from slotdeck.console.cli.flags import merge_flags
+    from slotdeck.console.cli.terminal import supervise
+    from slotdeck.console.terminal import terminal_problem
 
     merge_flags(context, {}, ())
     if (file is None) == (begin is None):
@@ -54,9 +54,9 @@ def replay(
 
 
 def _show(name: str, frames: Iterable[Frame], speed: float) -> int:
-    from console.app import run_console
-    from console.sources.base import Disconnected
-    from console.sources.recording import RecordingSource
+    from slotdeck.console.app import run_console
+    from slotdeck.console.sources.base import Disconnected
+    from slotdeck.console.sources.recording import RecordingSource
 
     ending = Disconnected("the end of the recording; q leaves", final=True)
     # The title line then says for as long as it plays that this is not the engine of now.
@@ -66,7 +66,7 @@ def _show(name: str, frames: Iterable[Frame], speed: float) -> int:
 
 
 def _of_history(begin: str | None, end: str | None) -> Iterator[Frame]:
-    from console.cli.history import open_history
+    from slotdeck.console.cli.history import open_history
 
     history = open_history()
     start, stop = time_range(begin, end, time.time())
@@ -76,7 +76,7 @@ def _of_history(begin: str | None, end: str | None) -> Iterator[Frame]:
 def _of_file(file: Path) -> Iterator[Frame]:
     """The frames of a file. One that cannot be opened or holds no frames ends the command; a damage further on ends
     the replay."""
-    from console.sources.recording import read_frames
+    from slotdeck.console.sources.recording import read_frames
 
     frames = _told(file, read_frames(file))
     try:

@@ -9,10 +9,10 @@ import time
 from functools import partial
 from pathlib import Path
 
-from console.cli.terminal import supervise
-from console.quick import stop_collecting
-from console.sources.process import record_end
-from engine.paths import state_folder
+from slotdeck.console.cli.terminal import supervise
+from slotdeck.console.quick import stop_collecting
+from slotdeck.console.sources.process import record_end
+from slotdeck.engine.paths import state_folder
 
 
 def show_console(socket: Path, boot_id: str, *, hosted: bool, notices: list[str]) -> int:
@@ -21,8 +21,8 @@ def show_console(socket: Path, boot_id: str, *, hosted: bool, notices: list[str]
 
     def console() -> int:
         stop_collecting()
-        from console.app import run_console
-        from console.sources.engine import EngineSource
+        from slotdeck.console.app import run_console
+        from slotdeck.console.sources.engine import EngineSource
 
         return run_console(EngineSource(socket, log=log), hosted=hosted, socket=socket, notices=notices)
 

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from console.cli.exits import FAILED, say
+from slotdeck.console.cli.exits import FAILED, say
 
 # Keyboard protocol, mouse modes, paste, resize and focus reports off; line wrap on, synchronised output off;
 # then leave the alternate screen, show the cursor, plain text.

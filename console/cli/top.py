@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from console.cli.exits import FAILED, NO_ENGINE, OK, USAGE, fail
-from console.load.command import SocketOption
+from slotdeck.console.cli.exits import FAILED, NO_ENGINE, OK, USAGE, fail
+from slotdeck.console.load.command import SocketOption
 
 if TYPE_CHECKING:
-    from console.cli.admin import AdminClient
-    from engine.telemetry.frame import Frame
+    from slotdeck.console.cli.admin import AdminClient
+    from slotdeck.engine.telemetry.frame import Frame
 
 FALLBACK_CELLS = 100
 """Columns of a picture that goes to no terminal."""
@@ -42,9 +42,9 @@ def top(
     On a terminal the picture is renewed until ctrl+c; anywhere else it is printed once. `--json` and `--watch` give
     whole frames, the same as the admin API.
     """
-    from console.cli.admin import AdminClient
-    from console.cli.flags import check_settings, merge_flags
-    from engine.paths import default_socket
+    from slotdeck.console.cli.admin import AdminClient
+    from slotdeck.console.cli.flags import check_settings, merge_flags
+    from slotdeck.engine.paths import default_socket
 
     if once + as_json + watch > 1:
         fail("--once, --json and --watch are three ways to print; give one of them", USAGE)
@@ -95,8 +95,8 @@ def _note_interrupts() -> threading.Event:
 
 def current_frame(admin: AdminClient, otherwise: str = "") -> Frame:
     """The engine's picture of now; without an engine the command ends with a sentence, and what to do ``otherwise``."""
-    from console.cli.admin import AdminError, NoEngineError
-    from console.sources.process import absence
+    from slotdeck.console.cli.admin import AdminError, NoEngineError
+    from slotdeck.console.sources.process import absence
 
     try:
         return admin.frame()
@@ -108,15 +108,15 @@ def current_frame(admin: AdminClient, otherwise: str = "") -> Frame:
 
 def picture(frame: Frame, cells: int) -> list[str]:
     """The Live screen's numbers as lines of at most ``cells`` cells, as long as they need to be."""
-    from console.store import Store
-    from console.terminal import ascii_wanted
-    from console.widgets.cells import plain
-    from console.widgets.engine_lines import grid_lines, missed_target, title_line
-    from console.widgets.events import event_lines
-    from console.widgets.glyphs import to_ascii
-    from console.widgets.selection import Choice, listing
-    from console.widgets.slots import table
-    from console.widgets.waiting import waiting_lines
+    from slotdeck.console.store import Store
+    from slotdeck.console.terminal import ascii_wanted
+    from slotdeck.console.widgets.cells import plain
+    from slotdeck.console.widgets.engine_lines import grid_lines, missed_target, title_line
+    from slotdeck.console.widgets.events import event_lines
+    from slotdeck.console.widgets.glyphs import to_ascii
+    from slotdeck.console.widgets.selection import Choice, listing
+    from slotdeck.console.widgets.slots import table
+    from slotdeck.console.widgets.waiting import waiting_lines
 
     store = Store()
     store.apply(frame)
@@ -137,7 +137,7 @@ def picture(frame: Frame, cells: int) -> list[str]:
 
 def _frames(admin: AdminClient, every: float) -> Iterator[Frame]:
     """The engine's stream. An engine that stops ends it; one that falls silent ends the command."""
-    from console.cli.admin import AdminError
+    from slotdeck.console.cli.admin import AdminError
 
     try:
         yield from admin.stream(1 / every)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from console.cli.quick_attach import HARMLESS
-from engine.paths import CONFIG_VARIABLE, ENVIRONMENT_PREFIX
-from engine.settings import SETTINGS
+from slotdeck.console.cli.quick_attach import HARMLESS
+from slotdeck.engine.paths import CONFIG_VARIABLE, ENVIRONMENT_PREFIX
+from slotdeck.engine.settings import SETTINGS
 
 KNOWN = frozenset(setting.variable for setting in SETTINGS.values()) | HARMLESS | {CONFIG_VARIABLE}
 TESTS_PREFIX = ENVIRONMENT_PREFIX + "TEST_"

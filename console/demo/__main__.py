@@ -1,4 +1,4 @@
-"""`python -m console.demo SOCKET FOLDER WANTED`: what the Demo screen starts. Events as JSON lines on stdout.
+"""`python -m slotdeck.console.demo SOCKET FOLDER WANTED`: what the Demo screen starts. Events as JSON lines on stdout.
 
 FOLDER is for the reports and the recording, WANTED a :class:`Wanted` as JSON. It ends when stdin closes, so also when
 the console dies, and gives the settings back first.
@@ -13,10 +13,10 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from console.demo.perform import perform
-from console.demo.rows import SEED
-from console.demo.state import Event
-from console.demo.wanted import Wanted
+from slotdeck.console.demo.perform import perform
+from slotdeck.console.demo.rows import SEED
+from slotdeck.console.demo.state import Event
+from slotdeck.console.demo.wanted import Wanted
 
 
 async def demo(socket: Path, folder: Path, wanted: Wanted) -> None:

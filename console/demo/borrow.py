@@ -1,8 +1,8 @@
 """Settings borrowed from the user and given back, whatever becomes of the demonstration.
 
-A guard process of its own (``python -m console.demo.borrow SOCKET``) gets the user's values before the first change.
-It waits on a pipe: when that closes without the word that all is well, whoever borrowed has died, and the guard gives
-the values back.
+A guard process of its own (``python -m slotdeck.console.demo.borrow SOCKET``) gets the user's values before the
+first change. It waits on a pipe. If the pipe closes before the borrower said that all is well, the borrower has died,
+and the guard gives the values back.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from console.cli.admin import AdminClient, AdminError
+from slotdeck.console.cli.admin import AdminClient, AdminError
 
 SOURCE = "demo"
 PATIENCE = 30.0
 """Seconds for which a refusal is tried again: a pool shrinks only when what runs leaves room."""
 
 
-class Borrowed:
+class SettingsLease:
     """The live settings of the engine behind ``admin``, as they are now."""
 
     def __init__(self, admin: AdminClient) -> None:
@@ -76,7 +76,7 @@ def change_patiently(admin: AdminClient, target: dict[str, Any], patience: float
 
 def _start_guard(socket: Path, original: dict[str, Any]) -> subprocess.Popen[bytes]:
     """In a session of its own: ctrl+c in the terminal is not meant for it."""
-    command = [sys.executable, "-P", "-m", "console.demo.borrow", str(socket)]
+    command = [sys.executable, "-P", "-m", "slotdeck.console.demo.borrow", str(socket)]
     guard = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )

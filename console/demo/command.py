@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from console.cli.exits import FAILED, USAGE, fail, say
-from console.demo.rows import MODES, SECONDS, SEED, USERS, in_words
-from console.demo.scenes import SCENES
-from console.demo.wanted import DEFAULT_WHO, Wanted, parse
-from console.load.command import SocketOption
+from slotdeck.console.cli.exits import FAILED, USAGE, fail, say
+from slotdeck.console.demo.rows import MODES, SECONDS, SEED, USERS, in_words
+from slotdeck.console.demo.scenes import SCENES
+from slotdeck.console.demo.wanted import DEFAULT_WHO, Wanted, parse
+from slotdeck.console.load.command import SocketOption
 
 if TYPE_CHECKING:
-    from console.demo.state import DemoState, Event
+    from slotdeck.console.demo.state import DemoState, Event
 
 ALL_USERS, ALL_KINDS, ALL_MODES = ",".join(map(str, USERS)), ",".join(DEFAULT_WHO), ",".join(MODES)
 
@@ -69,10 +69,10 @@ def demo(
     Runs on your engine, or on a private one if none runs. It changes the mode (scenes change more) through the admin
     API and gives your settings back at the end, also after ctrl+c or a crash.
     """
-    from console.cli.admin import AdminClient
-    from console.cli.flags import check_settings, merge_flags
-    from console.cli.hosting import running_engine
-    from engine.paths import default_socket
+    from slotdeck.console.cli.admin import AdminClient
+    from slotdeck.console.cli.flags import check_settings, merge_flags
+    from slotdeck.console.cli.hosting import running_engine
+    from slotdeck.engine.paths import default_socket
 
     explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
     try:
@@ -87,8 +87,8 @@ def demo(
         _ask(frame, yes)
         state = _run(admin.path, wanted, seed, output)
     else:
-        from console.cli.engine_process import EngineExitedError
-        from console.load.bench_run import private_engine
+        from slotdeck.console.cli.engine_process import EngineExitedError
+        from slotdeck.console.load.bench_run import private_engine
 
         say("no engine runs: starting a private one for the demo")
         try:
@@ -97,8 +97,8 @@ def demo(
         except EngineExitedError as error:
             fail(f"the private engine ended before it served: {' '.join(error.lines[-1:])}", FAILED)
     if state.rows:
-        from console.demo.export import as_json as document
-        from console.demo.export import as_text
+        from slotdeck.console.demo.export import as_json as document
+        from slotdeck.console.demo.export import as_text
 
         print(json.dumps(document(state, seed), indent=2) if as_json else as_text(state))
     for file in state.files:
@@ -112,8 +112,8 @@ def _announce(wanted: Wanted) -> None:
 
 
 def _ask(frame: object, yes: bool) -> None:
-    from console.demo.perform import others, warning
-    from engine.telemetry.frame import Frame
+    from slotdeck.console.demo.perform import others, warning
+    from slotdeck.engine.telemetry.frame import Frame
 
     assert isinstance(frame, Frame)
     count = others(frame)
@@ -126,7 +126,7 @@ def _ask(frame: object, yes: bool) -> None:
 
 
 def _run(socket: Path, wanted: Wanted, seed: int, output: Path | None) -> DemoState:
-    from console.demo.perform import perform
+    from slotdeck.console.demo.perform import perform
 
     with _shown() as tell:
         return asyncio.run(perform(socket, wanted, seed=seed, tell=tell, folder=output))
@@ -135,7 +135,7 @@ def _run(socket: Path, wanted: Wanted, seed: int, output: Path | None) -> DemoSt
 @contextmanager
 def _shown() -> Iterator[Callable[[Event], None]]:
     """On a terminal a picture that is renewed; anywhere else a line for each row."""
-    from console.demo.state import DemoState
+    from slotdeck.console.demo.state import DemoState
 
     state = DemoState()
     if not sys.stderr.isatty():
@@ -149,7 +149,7 @@ def _shown() -> Iterator[Callable[[Event], None]]:
 
         yield plainly
         return
-    from console.demo.live import Picture
+    from slotdeck.console.demo.live import Picture
 
     with Picture(state) as picture:
 

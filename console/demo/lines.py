@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from console.demo.result import Result
-from console.demo.sentences import comparison
-from console.demo.state import DemoState, Sample
-from console.widgets import formats
-from console.widgets.cells import Line, Span, blank, clean, exact, left, right, wrap
-from console.widgets.glyphs import progress
-from console.widgets.plot import Metric, column_rows, linear
+from slotdeck.console.demo.result import Result
+from slotdeck.console.demo.sentences import comparison
+from slotdeck.console.demo.state import DemoState, Sample
+from slotdeck.console.widgets import formats
+from slotdeck.console.widgets.cells import Line, Span, blank, clean, exact, left, right, wrap
+from slotdeck.console.widgets.glyphs import progress
+from slotdeck.console.widgets.plot import Metric, column_rows, linear
 
 LABEL_CELLS = 11
 PLOT_ROWS = 2

@@ -8,16 +8,24 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from console.demo.lines import PLOT_ROWS, plot_block, plots_rows, progress_line, sentence_lines, table_lines, table_rows
-from console.demo.state import DemoState
-from console.terminal import ascii_wanted
-from console.themes import load_themes
-from console.widgets.cells import Line
-from console.widgets.glyphs import to_ascii
+from slotdeck.console.demo.lines import (
+    PLOT_ROWS,
+    plot_block,
+    plots_rows,
+    progress_line,
+    sentence_lines,
+    table_lines,
+    table_rows,
+)
+from slotdeck.console.demo.state import DemoState
+from slotdeck.console.terminal import ascii_wanted
+from slotdeck.console.themes import load_themes
+from slotdeck.console.widgets.cells import Line
+from slotdeck.console.widgets.glyphs import to_ascii
 
 SENTENCE_ROWS = 2
-FEWEST_TABLE_ROWS = 4
-MOST_PLOT_ROWS = 5
+MIN_TABLE_ROWS = 4
+MAX_PLOT_ROWS = 5
 TALL = 28
 
 
@@ -29,12 +37,12 @@ def demo_lines(state: DemoState, selected: int | None, cells: int, rows: int) ->
     room_below = SENTENCE_ROWS + (rows >= TALL)
     said = sentence_lines(state, selected, cells, room_below)
     spare = rows - 1 - room_below
-    if spare >= plots_rows() + FEWEST_TABLE_ROWS:
+    if spare >= plots_rows() + MIN_TABLE_ROWS:
         # Half of a tall screen is for the plots, what the table does not need too.
         room = max(spare - table_rows(state), spare // 2)
         height = max(
             height
-            for height in range(PLOT_ROWS, MOST_PLOT_ROWS + 1)
+            for height in range(PLOT_ROWS, MAX_PLOT_ROWS + 1)
             if height == PLOT_ROWS or plots_rows(height) <= room
         )
         lines += plot_block(state, selected, cells, height)

@@ -7,14 +7,14 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from console.cli.admin import AdminError, NoEngineError
-from console.demo import export
-from console.demo.run import Demo, DemoError
-from console.demo.state import ENDINGS, DemoState, Event
-from console.demo.wanted import Wanted
-from console.load.client import RequestFailedError
-from console.load.traffic import SIMULATED
-from engine.telemetry.frame import Frame
+from slotdeck.console.cli.admin import AdminError, NoEngineError
+from slotdeck.console.demo import export
+from slotdeck.console.demo.run import Demo, DemoError
+from slotdeck.console.demo.state import ENDINGS, DemoState, Event
+from slotdeck.console.demo.wanted import Wanted
+from slotdeck.console.load.client import RequestFailedError
+from slotdeck.console.load.traffic import SIMULATED
+from slotdeck.engine.telemetry.frame import Frame
 
 
 def others(frame: Frame) -> int:

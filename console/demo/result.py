@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from console.demo.watch import Watch
-from console.load.tally import Tally
-from engine.telemetry.windows import percentile
+from slotdeck.console.demo.watch import Watch
+from slotdeck.console.load.tally import Tally
+from slotdeck.engine.telemetry.windows import percentile
 
 
 @dataclass

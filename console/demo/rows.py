@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from console.load import Kind
+from slotdeck.console.load import Kind
 
 Who = Literal["human", "agent", "document"]
 Mode = Literal["serial", "static", "continuous"]
@@ -15,7 +15,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 KINDS: dict[Who, Kind] = {"human": "chat", "agent": "agent", "document": "document"}
 
 USERS = (2, 5, 20)
-MOST_USERS = 100
+MAX_USERS = 100
 SECONDS = 20.0
 SEED = 1
 """Whose people come, unless others are asked for."""

@@ -17,21 +17,21 @@ from typing import IO, Any
 
 from httpx import AsyncClient
 
-from console.cli.admin import AdminClient
-from console.demo.borrow import Borrowed
-from console.demo.result import CallResult, Result, result_of
-from console.demo.rows import KINDS, Call, Row
-from console.demo.sentences import sentence
-from console.demo.state import Event
-from console.demo.watch import Watch
-from console.load.client import Answer, BusyError, Endpoint, RequestFailedError, chat, make_client
-from console.load.prompts import WORDS, bench_prompt
-from console.load.tally import Tally
-from console.load.traffic import Target
-from console.load.users import SimulatedUser
-from console.sources.base import Disconnected
-from console.sources.engine import EngineSource
-from engine.telemetry.frame import Frame
+from slotdeck.console.cli.admin import AdminClient
+from slotdeck.console.demo.borrow import SettingsLease
+from slotdeck.console.demo.result import CallResult, Result, result_of
+from slotdeck.console.demo.rows import KINDS, Call, Row
+from slotdeck.console.demo.sentences import sentence
+from slotdeck.console.demo.state import Event
+from slotdeck.console.demo.watch import Watch
+from slotdeck.console.load.client import Answer, BusyError, Endpoint, RequestFailedError, chat, make_client
+from slotdeck.console.load.prompts import WORDS, bench_prompt
+from slotdeck.console.load.tally import Tally
+from slotdeck.console.load.traffic import Target
+from slotdeck.console.load.users import SimulatedUser
+from slotdeck.console.sources.base import Disconnected
+from slotdeck.console.sources.engine import EngineSource
+from slotdeck.engine.telemetry.frame import Frame
 
 MakeRows = Callable[[dict[str, Any], int | None], list[Row]]
 """From the engine's live settings and the model's longest context to what is to be run."""
@@ -48,7 +48,7 @@ STEP_SECONDS = 5.0
 """Most that one step may take by the speed of the warm-up: the engine ends itself when a step does not return."""
 ANSWER_SECONDS = 15.0
 """Most that a scripted answer is to take alone, so that an act has an end on a slow machine too."""
-FEWEST_ANSWER_TOKENS = 60
+MIN_ANSWER_TOKENS = 60
 
 
 @dataclass
@@ -72,7 +72,7 @@ class DemoError(RuntimeError):
 class Demo:
     """One demonstration on the engine behind ``socket``.
 
-    ``tell`` gets every event (:mod:`console.demo.state`). ``recording`` is a file for the engine's frames, as
+    ``tell`` gets every event (:mod:`slotdeck.console.demo.state`). ``recording`` is a file for the engine's frames, as
     `slotdeck replay` reads them.
     """
 
@@ -103,7 +103,7 @@ class Demo:
         Raises NoEngineError, AdminError, RequestFailedError, DemoError; OSError if the recording cannot be written.
         """
         frame = await asyncio.to_thread(self._admin.frame)
-        borrowed = await asyncio.to_thread(Borrowed, self._admin)
+        borrowed = await asyncio.to_thread(SettingsLease, self._admin)
         rows = self._make_rows(borrowed.original, frame.engine.trained_context)
         engine = frame.engine.model_dump(
             include={"name", "version", "model", "weights", "kv_dtype", "device", "threads"}
@@ -165,7 +165,7 @@ class Demo:
 
     # ------------------------------------------------------------------ one row
 
-    async def _row(self, index: int, row: Row, borrowed: Borrowed) -> None:
+    async def _row(self, index: int, row: Row, borrowed: SettingsLease) -> None:
         self._tell({"event": "row", "row": index})
         self._say(f"{row.group}: {row.name}")
         await self._until(lambda frame: not self._ours_in_flight(frame), DRAIN_SECONDS, "its own requests do not end")
@@ -269,7 +269,7 @@ class Demo:
     def _answer_tokens(self, call: Call) -> int:
         if self._decode_speed is None:
             return call.answer
-        return min(call.answer, max(FEWEST_ANSWER_TOKENS, int(self._decode_speed * ANSWER_SECONDS)))
+        return min(call.answer, max(MIN_ANSWER_TOKENS, int(self._decode_speed * ANSWER_SECONDS)))
 
     def _prompt(self, call: Call, index: int) -> str:
         """About as many tokens as the call asks for; no two begin alike."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from console.demo.rows import Call, Mode, Row
+from slotdeck.console.demo.rows import Call, Mode, Row
 
 ACT_SECONDS = 30.0
 """Most of one act; it ends early when all its requests are answered."""

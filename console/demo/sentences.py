@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from console.demo.result import CallResult, Result
-from console.demo.rows import Row
-from console.load.tally import duration
+from slotdeck.console.demo.result import CallResult, Result
+from slotdeck.console.demo.rows import Row
+from slotdeck.console.load.tally import duration
 
 SHORT_WAIT = 0.25
 """Seconds of waiting that nobody notices."""

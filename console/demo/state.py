@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from console.demo.result import CallResult, Result
-from console.demo.rows import SWITCH_SECONDS, Row
+from slotdeck.console.demo.result import CallResult, Result
+from slotdeck.console.demo.rows import SWITCH_SECONDS, Row
 
 Event = dict[str, Any]
 """``event`` names it: plan, status, row, sample, result, end. Plain JSON."""

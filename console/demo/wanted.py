@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from console.demo.rows import MODES, MOST_USERS, SECONDS, USERS, WHO, Mode, Row, Who, usual_rows
-from console.demo.scenes import SCENES, scene_rows
+from slotdeck.console.demo.rows import MAX_USERS, MODES, SECONDS, USERS, WHO, Mode, Row, Who, usual_rows
+from slotdeck.console.demo.scenes import SCENES, scene_rows
 
 DEFAULT_WHO: tuple[Who, ...] = ("human", "agent")
 USUAL = {"slots": 4, "context": 2048, "kv_tokens": 8192, "queue": 16}
@@ -23,7 +23,7 @@ class Wanted:
     scenes: tuple[str, ...] = ()
 
     def rows(self, settings: dict[str, Any], trained: int | None) -> list[Row]:
-        """See :data:`console.demo.run.MakeRows`."""
+        """See :data:`slotdeck.console.demo.run.MakeRows`."""
         if not self.scenes:
             return usual_rows(self.users, self.who, self.modes, self.seconds)
         return [row for name in self.scenes for row in scene_rows(name, settings, trained)]
@@ -39,8 +39,8 @@ def parse(users: str, kinds: str, modes: str, seconds: float, scenes: list[str])
         counts = tuple(int(part) for part in users.split(","))
     except ValueError:
         counts = ()
-    if not counts or min(counts) < 1 or max(counts) > MOST_USERS:
-        raise ValueError(f"--users is a list of numbers from 1 to {MOST_USERS} such as 2,5,20, not {users!r}")
+    if not counts or min(counts) < 1 or max(counts) > MAX_USERS:
+        raise ValueError(f"--users is a list of numbers from 1 to {MAX_USERS} such as 2,5,20, not {users!r}")
     if "all" in scenes:
         scenes = list(SCENES)
     unknown = [name for name in scenes if name not in SCENES]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from engine.telemetry.frame import Frame
+from slotdeck.engine.telemetry.frame import Frame
 
 
 @dataclass

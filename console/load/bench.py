@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from console.load.client import Answer, BusyError, Endpoint, RequestFailedError, chat
-from console.load.prompts import bench_prompt
-from engine.telemetry.windows import percentile
+from slotdeck.console.load.client import Answer, BusyError, Endpoint, RequestFailedError, chat
+from slotdeck.console.load.prompts import bench_prompt
+from slotdeck.engine.telemetry.windows import percentile
 
 PROMPT_WORDS = 150
 ANSWER_TOKENS = 64

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from console.cli.exits import FAILED, USAGE, fail, say
-from console.cli.flags import check_settings, merge_flags, settings_flags
-from engine.settings import SETTINGS
+from slotdeck.console.cli.exits import FAILED, USAGE, fail, say
+from slotdeck.console.cli.flags import check_settings, merge_flags, settings_flags
+from slotdeck.engine.settings import SETTINGS
 
 ENGINE_FLAGS = (
     *("model", "slots", "context", "queue", "budget", "kv_tokens"),
@@ -89,10 +89,10 @@ def bench(
     if url is not None and misplaced:
         fail(f"{misplaced[0]} sets up the bench's own engine; leave it out with --url", USAGE)
     wanted = check_settings(OWN_DEFAULTS | explicit)
-    from console.cli.admin import AdminError
-    from console.cli.engine_process import EngineExitedError
-    from console.load.bench_run import Plan, bench_engine, bench_url, private_engine
-    from console.load.client import RequestFailedError
+    from slotdeck.console.cli.admin import AdminError
+    from slotdeck.console.cli.engine_process import EngineExitedError
+    from slotdeck.console.load.bench_run import Plan, bench_engine, bench_url, private_engine
+    from slotdeck.console.load.client import RequestFailedError
 
     plan = Plan(counts, requests, seed, say, profile)
     try:
@@ -140,13 +140,13 @@ def _card(
     for name in explicit:
         if name not in sets_up:
             fail(f"{SETTINGS[name].flag} is not part of a speed card, which measures with settings of its own", USAGE)
-    from console.cli.admin import AdminError
-    from console.cli.engine_process import EngineExitedError
-    from console.load.card import CARD_SETTINGS, measure_card
-    from console.load.card_report import card_text
-    from console.load.client import RequestFailedError
-    from engine.advice.speed_card import save_card
-    from engine.advice.step_model import StepModelError
+    from slotdeck.console.cli.admin import AdminError
+    from slotdeck.console.cli.engine_process import EngineExitedError
+    from slotdeck.console.load.card import CARD_SETTINGS, measure_card
+    from slotdeck.console.load.card_report import card_text
+    from slotdeck.console.load.client import RequestFailedError
+    from slotdeck.engine.advice.speed_card import save_card
+    from slotdeck.engine.advice.step_model import StepModelError
 
     wanted = check_settings(CARD_SETTINGS | explicit)
     try:

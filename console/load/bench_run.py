@@ -15,18 +15,18 @@ from types import FrameType
 
 import httpx
 
-from console.cli.admin import AdminClient
-from console.cli.engine_process import EngineProcess
-from console.load.bench import Stage, measure, warm_up
-from console.load.client import Endpoint, base_url, discover, make_client
-from console.load.flame import draw, recording
-from console.load.machine import describe_machine
-from console.load.report import Report
-from console.load.tally import duration
-from engine.paths import CONFIG_VARIABLE
-from engine.settings import SETTINGS, StartSettings, to_environment
-from engine.telemetry.frame import Frame
-from engine.telemetry.step_times import Profile
+from slotdeck.console.cli.admin import AdminClient
+from slotdeck.console.cli.engine_process import EngineProcess
+from slotdeck.console.load.bench import Stage, measure, warm_up
+from slotdeck.console.load.client import Endpoint, base_url, discover, make_client
+from slotdeck.console.load.flame import draw, recording
+from slotdeck.console.load.machine import describe_machine
+from slotdeck.console.load.report import Report
+from slotdeck.console.load.tally import duration
+from slotdeck.engine.paths import CONFIG_VARIABLE
+from slotdeck.engine.settings import SETTINGS, StartSettings, to_environment
+from slotdeck.engine.telemetry.frame import Frame
+from slotdeck.engine.telemetry.step_times import Profile
 
 NOT_OURS = ("host", "port", "socket", "api_key", "api_key_file", "allowed_host")
 """Settings of the user's own engine that a private one on loopback must not take over."""

@@ -20,19 +20,19 @@ from typing import Any
 import httpx
 import numpy as np
 
-from console.cli.admin import AdminClient
-from console.cli.engine_process import ENGINE_COMMAND, PROGRESS_PREFIX, EngineExitedError
-from console.load.bench_run import private_engine
-from console.load.client import Endpoint, discover, make_client
-from console.load.machine import OtherPrograms, describe_machine
-from console.load.scripted import measure_wording, play, scripts_of
-from engine.advice.speed_card import Limit, SpeedCard, Wording
-from engine.advice.step_model import StepModel, fit, not_negative
-from engine.advice.traffic import Edge, Traffic, TrafficKind
-from engine.paths import CONFIG_VARIABLE
-from engine.settings import SETTINGS, StartSettings, to_environment
-from engine.telemetry.frame import Frame
-from engine.telemetry.step_log import StepSample, StepWork, read_samples
+from slotdeck.console.cli.admin import AdminClient
+from slotdeck.console.cli.engine_process import ENGINE_COMMAND, PROGRESS_PREFIX, EngineExitedError
+from slotdeck.console.load.bench_run import private_engine
+from slotdeck.console.load.client import Endpoint, discover, make_client
+from slotdeck.console.load.machine import OtherPrograms, describe_machine
+from slotdeck.console.load.scripted import measure_wording, play, scripts_of
+from slotdeck.engine.advice.speed_card import Limit, SpeedCard, Wording
+from slotdeck.engine.advice.step_model import StepModel, fit, not_negative
+from slotdeck.engine.advice.traffic import Edge, Traffic, TrafficKind
+from slotdeck.engine.paths import CONFIG_VARIABLE
+from slotdeck.engine.settings import SETTINGS, StartSettings, to_environment
+from slotdeck.engine.telemetry.frame import Frame
+from slotdeck.engine.telemetry.step_log import StepSample, StepWork, read_samples
 
 Say = Callable[[str], None]
 POLL_SECONDS = 1.0
@@ -106,7 +106,7 @@ def fit_few(samples: Sequence[StepSample]) -> StepModel:
 
 
 def _alone(settings: StartSettings, say: Say) -> dict[str, Any]:
-    """The JSON of ``python -m engine measure``. Raises EngineExitedError."""
+    """The JSON of ``python -m slotdeck.engine measure``. Raises EngineExitedError."""
     wanted = ("model", "weights", "kv_dtype", "device", "threads", "budget")
     values = {name: getattr(settings, name) for name in wanted}
     variables = {setting.variable for setting in SETTINGS.values()}

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from console.load.sse import EventParser
+from slotdeck.console.load.sse import EventParser
 
 Message = dict[str, str]
 LOOPBACK = ("127.0.0.1", "::1", "localhost")

@@ -1,4 +1,4 @@
-"""`slotdeck load`, and the same as `python -m console.load` for the console's key L."""
+"""`slotdeck load`, and the same as `python -m slotdeck.console.load` for the console's key L."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from console.cli.exits import FAILED, NO_ENGINE, USAGE, fail
-from console.load import Kind
+from slotdeck.console.cli.exits import FAILED, NO_ENGINE, USAGE, fail
+from slotdeck.console.load import Kind
 
 if TYPE_CHECKING:
-    from console.load.tally import Tally
-    from console.load.traffic import Target
+    from slotdeck.console.load.tally import Tally
+    from slotdeck.console.load.traffic import Target
 
 PLAIN_LINE_SECONDS = 10
 
@@ -73,9 +73,9 @@ def load(
     Times are measured on this side: TTFT from sending a request to its first text, ITL between two pieces of text.
     Users of your own engine appear on the Live screen as ~laptop, ~phone, ~tablet and so on.
     """
-    from console.cli.flags import check_settings, merge_flags
-    from console.load.traffic import Target
-    from engine.paths import default_socket
+    from slotdeck.console.cli.flags import check_settings, merge_flags
+    from slotdeck.console.load.traffic import Target
+    from slotdeck.engine.paths import default_socket
 
     merge_flags(context, {}, ())
     if url is None and api_key is not None:
@@ -101,8 +101,8 @@ def _run(
     """Run the load, show it, and return the exit code."""
     from rich.console import Console
 
-    from console.load.client import RequestFailedError, UnreachableError
-    from console.load.traffic import run_traffic
+    from slotdeck.console.load.client import RequestFailedError, UnreachableError
+    from slotdeck.console.load.traffic import run_traffic
 
     screen = Console(highlight=False, markup=False)
     live = screen.is_terminal and not quiet
@@ -149,9 +149,9 @@ def background(
     users: UsersOption = 5, kind: KindOption = "chat", seed: SeedOption = 1, socket: SocketOption = None
 ) -> None:
     """The load behind the console's key L: silent, ended by SIGTERM or by the end of the process that started it."""
-    from console.cli.flags import check_settings
-    from console.load.traffic import Target
-    from engine.paths import default_socket
+    from slotdeck.console.cli.flags import check_settings
+    from slotdeck.console.load.traffic import Target
+    from slotdeck.engine.paths import default_socket
 
     path = socket or check_settings({}).socket or default_socket()
     target = Target(url=None, api_key=None, model=None, socket=path)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from console.load.profile import KERNELS, LOOP, PRODUCTS, WORDS
-from engine.telemetry.step_times import Profile
+from slotdeck.console.load.profile import KERNELS, LOOP, PRODUCTS, WORDS
+from slotdeck.engine.telemetry.step_times import Profile
 
 RATE = 100
 """Looks per second."""

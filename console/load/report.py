@@ -6,11 +6,11 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from console.load.bench import ANSWER_TOKENS, PROMPT_WORDS, Stage
-from console.load.machine import machine_line
-from console.load.profile import profile_table
-from console.load.tally import duration
-from engine.telemetry.step_times import Profile
+from slotdeck.console.load.bench import ANSWER_TOKENS, PROMPT_WORDS, Stage
+from slotdeck.console.load.machine import machine_line
+from slotdeck.console.load.profile import profile_table
+from slotdeck.console.load.tally import duration
+from slotdeck.engine.telemetry.step_times import Profile
 
 
 @dataclass

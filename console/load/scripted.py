@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from console.load.client import Answer, BusyError, Endpoint, Message, RequestFailedError, chat
-from console.load.prompts import WORDS
-from engine.advice.speed_card import Wording
-from engine.advice.traffic import Traffic, Turn
+from slotdeck.console.load.client import Answer, BusyError, Endpoint, Message, RequestFailedError, chat
+from slotdeck.console.load.prompts import WORDS
+from slotdeck.engine.advice.speed_card import Wording
+from slotdeck.engine.advice.traffic import Traffic, Turn
 
 TEMPERATURE = 0.7
 """As the clients of people send; greedy answers repeat themselves."""

@@ -6,7 +6,7 @@ an answer's text.
 
 from __future__ import annotations
 
-MOST_PENDING_BYTES = 4 << 20
+MAX_PENDING_BYTES = 4 << 20
 
 
 class EventParser:
@@ -19,7 +19,7 @@ class EventParser:
     def feed(self, chunk: bytes) -> list[str]:
         """Events completed by ``chunk``. Raises ValueError for a line that does not end within 4 MiB."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
-        if len(self._rest) > MOST_PENDING_BYTES:
+        if len(self._rest) > MAX_PENDING_BYTES:
             raise ValueError("a line of the event stream does not end")
         events = []
         for raw in lines:

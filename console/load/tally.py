@@ -6,10 +6,10 @@ import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from console.load.client import Answer
-from engine.telemetry.windows import percentile
+from slotdeck.console.load.client import Answer
+from slotdeck.engine.telemetry.windows import percentile
 
-MOST_SAMPLES = 200_000
+MAX_SAMPLES = 200_000
 """Times kept for percentiles; a load that runs for days forgets the oldest."""
 
 
@@ -28,8 +28,8 @@ class Tally:
     generated_tokens: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     last_error: str | None = None
-    ttfts: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_SAMPLES))
-    gaps: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_SAMPLES))
+    ttfts: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
+    gaps: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
     unreachable_since: float | None = None
     """Monotonic stamp of the first failed connection since the server last answered anything."""
     gone: bool = False

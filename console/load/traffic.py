@@ -15,13 +15,13 @@ from typing import IO
 
 from httpx import AsyncClient
 
-from console.cli.admin import AdminClient, AdminError, NoEngineError
-from console.load import Kind
-from console.load.client import Endpoint, RequestFailedError, UnreachableError, base_url, discover, make_client
-from console.load.prompts import user_name
-from console.load.tally import Tally
-from console.load.users import SimulatedUser
-from console.sources.process import absence
+from slotdeck.console.cli.admin import AdminClient, AdminError, NoEngineError
+from slotdeck.console.load import Kind
+from slotdeck.console.load.client import Endpoint, RequestFailedError, UnreachableError, base_url, discover, make_client
+from slotdeck.console.load.prompts import user_name
+from slotdeck.console.load.tally import Tally
+from slotdeck.console.load.users import SimulatedUser
+from slotdeck.console.sources.process import absence
 
 GIVE_UP_SECONDS = 30.0
 """A server that cannot be reached for this long is gone for good."""

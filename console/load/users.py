@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 
 import httpx
 
-from console.load import Kind
-from console.load.client import (
+from slotdeck.console.load import Kind
+from slotdeck.console.load.client import (
     BusyError,
     Endpoint,
     Message,
@@ -22,8 +22,8 @@ from console.load.client import (
     UnreachableError,
     chat,
 )
-from console.load.prompts import FOLLOW_UPS, OPENERS
-from console.load.tally import Tally
+from slotdeck.console.load.prompts import FOLLOW_UPS, OPENERS
+from slotdeck.console.load.tally import Tally
 
 Pause = Callable[[float], Awaitable[None]]
 
@@ -33,15 +33,15 @@ ANSWER_TOKENS = (60, 250)
 SUMMARY_TOKENS = (16, 40)
 DOCUMENT_SHARE = (0.5, 0.9)
 """Of the context, by the cautious count of characters; really about two thirds of that."""
-MOST_DOCUMENT_TOKENS = 3000
-MOST_TURNS = 8
+MAX_DOCUMENT_TOKENS = 3000
+MAX_TURNS = 8
 BUSY_TRIES = 5
 """Sends of one turn before the user gives it up."""
 DEFAULT_CONTEXT = 2048
 CHARACTERS_PER_TOKEN = 3
 """Cautious: English has about 4. Used only until the server has counted a prompt."""
 TEMPLATE_TOKENS = 40
-MOST_BACKOFF = 30.0
+MAX_BACKOFF = 30.0
 
 
 class SimulatedUser:
@@ -91,7 +91,7 @@ class SimulatedUser:
             answered = await self.turn()
             if not answered:
                 self._failures += 1
-                backoff = min(2.0 ** (self._failures - 1), MOST_BACKOFF)
+                backoff = min(2.0 ** (self._failures - 1), MAX_BACKOFF)
                 await self._pause(backoff * self._rng.uniform(1, 1.5))
                 continue
             self._failures = 0
@@ -123,7 +123,7 @@ class SimulatedUser:
                 if attempt == BUSY_TRIES:
                     break
                 # Together with the server's own spread this keeps refused users from returning all at once.
-                delay = min(busy.retry_after if busy.retry_after is not None else 2.0**attempt, MOST_BACKOFF)
+                delay = min(busy.retry_after if busy.retry_after is not None else 2.0**attempt, MAX_BACKOFF)
                 await self._pause(delay * self._rng.uniform(1, 1.5))
                 continue
             except RequestFailedError as error:
@@ -151,7 +151,7 @@ class SimulatedUser:
         room = (self.endpoint.context or DEFAULT_CONTEXT) - self._used_tokens - most - TEMPLATE_TOKENS
         follow_up = self._rng.choice(FOLLOW_UPS)
         opener = self._rng.choice(OPENERS)
-        over = self._turns >= self._rng.randint(2, MOST_TURNS)
+        over = self._turns >= self._rng.randint(2, MAX_TURNS)
         if self._messages and not over and room >= len(follow_up) // CHARACTERS_PER_TOKEN:
             return follow_up
         self._start_over()
@@ -160,7 +160,7 @@ class SimulatedUser:
     def _document(self, most: int) -> str:
         """A text with the wish to have it summed up, which fits the context."""
         context = self.endpoint.context or DEFAULT_CONTEXT
-        tokens = min(self._rng.uniform(*DOCUMENT_SHARE) * (context - most - TEMPLATE_TOKENS), MOST_DOCUMENT_TOKENS)
+        tokens = min(self._rng.uniform(*DOCUMENT_SHARE) * (context - most - TEMPLATE_TOKENS), MAX_DOCUMENT_TOKENS)
         sentences: list[str] = []
         characters = 0
         while characters < tokens * CHARACTERS_PER_TOKEN * self._shorter:

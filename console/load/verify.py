@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from console.load.bench_run import private_engine
-from console.load.card import guests, steps_after
-from console.load.client import discover, make_client
-from console.load.machine import OtherPrograms
-from console.load.scripted import play, scripts_of
-from engine.advice.speed_card import Wording
-from engine.advice.traffic import Traffic
-from engine.settings import StartSettings
-from engine.telemetry.step_log import StepSample
+from slotdeck.console.load.bench_run import private_engine
+from slotdeck.console.load.card import guests, steps_after
+from slotdeck.console.load.client import discover, make_client
+from slotdeck.console.load.machine import OtherPrograms
+from slotdeck.console.load.scripted import play, scripts_of
+from slotdeck.engine.advice.speed_card import Wording
+from slotdeck.engine.advice.traffic import Traffic
+from slotdeck.engine.settings import StartSettings
+from slotdeck.engine.telemetry.step_log import StepSample
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Measured:
     """The last steps of the run, as the engine measured them."""
 
 
-MOST_SECONDS = 540.0
+MAX_SECONDS = 540.0
 """Longer runs would leave the ten minutes over which the engine keeps its percentiles."""
 
 
 def verify(settings: StartSettings, traffic: Traffic, wording: Wording, say: Callable[[str], None]) -> Measured:
-    """Serve ``traffic`` once with ``settings``. Raises what :mod:`console.load.client` and the engine's start raise."""
+    """Serve ``traffic`` once with ``settings``. Raises what the client and the engine's start raise."""
     with private_engine(settings, say) as (admin, frame):
 
         async def run() -> Measured:

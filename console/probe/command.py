@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from console.cli.exits import FAILED, FOUND, fail, say
+from slotdeck.console.cli.exits import FAILED, FOUND, fail, say
 
 
 def probe(
@@ -36,12 +36,12 @@ def probe(
     It should have nothing else to do meanwhile. Exit codes: 0 both ran together and nothing was cut, 5 requests queue
     or prompts are cut, 1 it could not be measured, 2 usage.
     """
-    from console.cli.flags import merge_flags
-    from console.load.client import BusyError, RequestFailedError
-    from console.probe.report import as_json as document
-    from console.probe.report import as_text, found_wrong, measured
-    from console.probe.run import Limits
-    from console.probe.run import probe as run
+    from slotdeck.console.cli.flags import merge_flags
+    from slotdeck.console.load.client import BusyError, RequestFailedError
+    from slotdeck.console.probe.report import as_json as document
+    from slotdeck.console.probe.report import as_text, found_wrong, measured
+    from slotdeck.console.probe.run import Limits
+    from slotdeck.console.probe.run import probe as run
 
     merge_flags(context, {}, ())
     limits = Limits(at_once, longest, seconds)

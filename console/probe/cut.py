@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from console.load.client import Answer, BusyError, RequestFailedError, UnreachableError
-from console.load.prompts import WORDS
+from slotdeck.console.load.client import Answer, BusyError, RequestFailedError, UnreachableError
+from slotdeck.console.load.prompts import WORDS
 
 CutVerdict = Literal["read whole", "cut silently", "refused", "unclear"]
 

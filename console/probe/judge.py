@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
-from console.load.client import Answer
+from slotdeck.console.load.client import Answer
 
 PairVerdict = Literal["queued", "batched", "sharing bandwidth", "unclear"]
 

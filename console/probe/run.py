@@ -7,19 +7,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from console.load.bench import open_connections
-from console.load.client import Answer, BusyError, RequestFailedError, base_url, make_client
-from console.load.prompts import bench_prompt
-from console.probe.cut import Cut, find_cut, sizes
-from console.probe.judge import Pair, Slots, Stream, count_slots, judge_pair, stream_of
-from console.probe.server import Server, TimeUpError, find, told_context
+from slotdeck.console.load.bench import open_connections
+from slotdeck.console.load.client import Answer, BusyError, RequestFailedError, base_url, make_client
+from slotdeck.console.load.prompts import bench_prompt
+from slotdeck.console.probe.cut import Cut, find_cut, sizes
+from slotdeck.console.probe.judge import Pair, Slots, Stream, count_slots, judge_pair, stream_of
+from slotdeck.console.probe.server import Server, TimeUpError, find, told_context
 
 PROMPT_WORDS = 40
 FIRST_TOKENS = 48
 """Of the first lone answer, from which the length of the others is chosen."""
 ANSWER_SECONDS = 4.0
 """That a lone answer is to take about."""
-FEWEST_TOKENS, MOST_TOKENS = 24, 96
+MIN_TOKENS, MAX_TOKENS = 24, 96
 UNSTEADY = 1.5
 """Ratio of the speeds of two lone answers from which the server counts as busy with other work."""
 
@@ -44,7 +44,7 @@ class Limits:
         long = f"; prompts of up to {self.longest} tokens, to see whether they are cut" if self.longest else ""
         return (
             f"at most {self.requests} requests in at most {self.seconds:.0f} s: one to warm up, two alone, "
-            f"two at once, {self.at_once} at once, each of {PROMPT_WORDS} words, at most {MOST_TOKENS} tokens out{long}"
+            f"two at once, {self.at_once} at once, each of {PROMPT_WORDS} words, at most {MAX_TOKENS} tokens out{long}"
         )
 
 
@@ -98,11 +98,11 @@ class _Run:
     async def all(self) -> None:
         report, server = self._report, self._server
         self._say("warming up")
-        report.warm_up = (await self._ask(FEWEST_TOKENS)).ttft
+        report.warm_up = (await self._ask(MIN_TOKENS)).ttft
         self._say("one request alone, twice")
         alone = [await self._stream(FIRST_TOKENS)]
         rate = alone[0].rate if alone[0] is not None else None
-        most = MOST_TOKENS if rate is None else round(min(MOST_TOKENS, max(FEWEST_TOKENS, rate * ANSWER_SECONDS)))
+        most = MAX_TOKENS if rate is None else round(min(MAX_TOKENS, max(MIN_TOKENS, rate * ANSWER_SECONDS)))
         alone.append(await self._stream(most))
         lone = [stream for stream in alone if stream is not None]
         rates = [stream.rate for stream in lone if stream.rate is not None]

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from console.load.client import (
+from slotdeck.console.load.client import (
     Answer,
     BusyError,
     Endpoint,
@@ -38,7 +38,7 @@ class Server:
     """Who it says it is: ``slotdeck``, ``llamacpp``, ``vllm``, ``ollama``, …"""
 
     async def ask(self, prompt: str, most: int) -> Answer:
-        """One answer of at most ``most`` tokens. Raises as :func:`console.load.client.chat`, and TimeUpError."""
+        """One answer of at most ``most`` tokens. Raises as ``console.load.client.chat`` does, and TimeUpError."""
         messages = [{"role": "user", "content": prompt}]
         call = native_chat if self.native else chat
         try:
@@ -111,7 +111,7 @@ async def native_chat(
     max_tokens: int,
     temperature: float,
 ) -> Answer:
-    """One streamed request to Ollama's own ``/api/chat``, timed as :func:`console.load.client.chat` does."""
+    """One streamed request to Ollama's own ``/api/chat``, timed as :func:`slotdeck.console.load.client.chat` does."""
     options = {"num_predict": max_tokens, "temperature": temperature}
     body = {"model": endpoint.model, "messages": messages, "options": options, "stream": True}
     answer = Answer(sent=time.monotonic())

@@ -8,13 +8,13 @@ from textual.app import ComposeResult
 from textual.events import Key
 from textual.screen import Screen
 
-from console.themes import ConsoleTheme
-from console.widgets.canvas import Canvas
+from slotdeck.console.themes import ConsoleTheme
+from slotdeck.console.widgets.canvas import Canvas
 
 if TYPE_CHECKING:
-    from console.app import ConsoleApp
-    from console.screens.page import Chrome, Page
-    from console.store import View
+    from slotdeck.console.app import ConsoleApp
+    from slotdeck.console.screens.page import Chrome, Page
+    from slotdeck.console.store import View
 
 
 class PageScreen(Screen[None]):
@@ -37,7 +37,7 @@ class PageScreen(Screen[None]):
 
     @property
     def console_app(self) -> ConsoleApp:
-        from console.app import ConsoleApp
+        from slotdeck.console.app import ConsoleApp
 
         assert isinstance(self.app, ConsoleApp)
         return self.app

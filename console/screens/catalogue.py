@@ -6,19 +6,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from console.app import ConsoleApp
-    from console.screens.page import Page
+    from slotdeck.console.app import ConsoleApp
+    from slotdeck.console.screens.page import Page
 
 LIVE = "live"
 """The page that is shown when no other is."""
 
 PAGES = {
-    "live": "console.screens.live:LivePage",
-    "planner": "console.screens.planner:PlannerPage",
-    "demo": "console.screens.demo:DemoPage",
-    "history": "console.screens.history:HistoryPage",
-    "doctor": "console.screens.doctor:DoctorPage",
-    "request": "console.screens.request:RequestPage",
+    "live": "slotdeck.console.screens.live:LivePage",
+    "planner": "slotdeck.console.screens.planner:PlannerPage",
+    "demo": "slotdeck.console.screens.demo:DemoPage",
+    "history": "slotdeck.console.screens.history:HistoryPage",
+    "doctor": "slotdeck.console.screens.doctor:DoctorPage",
+    "request": "slotdeck.console.screens.request:RequestPage",
 }
 """Name of a page, as the action ``("open", name)`` gives it, and its class."""
 

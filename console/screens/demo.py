@@ -8,23 +8,23 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from console.demo.export import as_text
-from console.demo.live import demo_lines, row_of_interest
-from console.demo.perform import others, warning
-from console.demo.rows import total_seconds
-from console.demo.scenes import SCENES
-from console.demo.state import DemoState, Event
-from console.demo.wanted import Wanted
-from console.prompts import Question
-from console.screens.page import Chrome, Page, banner, framed, heading
-from console.sources.demo_process import DemoControl, DemoProcess
-from console.store import View
-from console.widgets.cells import Line, blank, exact, left, right, wrap
-from console.widgets.engine_lines import title_line
-from engine.paths import state_folder
+from slotdeck.console.demo.export import as_text
+from slotdeck.console.demo.live import demo_lines, row_of_interest
+from slotdeck.console.demo.perform import others, warning
+from slotdeck.console.demo.rows import total_seconds
+from slotdeck.console.demo.scenes import SCENES
+from slotdeck.console.demo.state import DemoState, Event
+from slotdeck.console.demo.wanted import Wanted
+from slotdeck.console.prompts import Question
+from slotdeck.console.screens.page import Chrome, Page, banner, framed, heading
+from slotdeck.console.sources.demo_process import DemoControl, DemoProcess
+from slotdeck.console.store import View
+from slotdeck.console.widgets.cells import Line, blank, exact, left, right, wrap
+from slotdeck.console.widgets.engine_lines import title_line
+from slotdeck.engine.paths import state_folder
 
 if TYPE_CHECKING:
-    from console.app import ConsoleApp
+    from slotdeck.console.app import ConsoleApp
 
 ABOUT = (
     "People read for 20 to 60 s between two turns, agents never pause, documents are long prompts with short answers. "

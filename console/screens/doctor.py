@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
-from console.predictions import can_be_predicted, in_words
-from console.screens.page import Chrome, Page, banner, framed, heading
-from console.store import LogEntry, View
-from console.widgets import formats
-from console.widgets.cells import Line, Span, blank, exact
-from console.widgets.engine_lines import title_line
-from console.widgets.findings import early_lines, finding_lines, outcome_lines, well_lines
-from engine.advice.doctor import diagnose
-from engine.advice.finding import Finding, Value, cost_text
-from engine.advice.window import Window, too_early
-from engine.telemetry.frame import Frame, WindowInfo
-from engine.telemetry.history import History, HistoryError
-from engine.telemetry.history_file import history_path
+from slotdeck.console.predictions import can_be_predicted, in_words
+from slotdeck.console.screens.page import Chrome, Page, banner, framed, heading
+from slotdeck.console.store import LogEntry, View
+from slotdeck.console.widgets import formats
+from slotdeck.console.widgets.cells import Line, Span, blank, exact
+from slotdeck.console.widgets.engine_lines import title_line
+from slotdeck.console.widgets.findings import early_lines, finding_lines, outcome_lines, well_lines
+from slotdeck.engine.advice.doctor import diagnose
+from slotdeck.engine.advice.finding import Finding, Value, cost_text
+from slotdeck.engine.advice.window import Window, too_early
+from slotdeck.engine.telemetry.frame import Frame, WindowInfo
+from slotdeck.engine.telemetry.history import History, HistoryError
+from slotdeck.engine.telemetry.history_file import history_path
 
 if TYPE_CHECKING:
-    from console.app import ConsoleApp
+    from slotdeck.console.app import ConsoleApp
 
 WINDOW = 600.0
 """Seconds looked back on."""

@@ -8,11 +8,11 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.screen import ModalScreen
 
-from console.keymap import Keymap
-from console.themes import ConsoleTheme
-from console.widgets.canvas import Canvas
-from console.widgets.cells import Line, Span, exact, left, wrap
-from console.widgets.glyphs import BAR_CACHED, BAR_FREE, BAR_LIVE, STATE_MARKS
+from slotdeck.console.keymap import Keymap
+from slotdeck.console.themes import ConsoleTheme
+from slotdeck.console.widgets.canvas import Canvas
+from slotdeck.console.widgets.cells import Line, Span, exact, left, wrap
+from slotdeck.console.widgets.glyphs import BAR_CACHED, BAR_FREE, BAR_LIVE, STATE_MARKS
 
 CELLS = 78
 

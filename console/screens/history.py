@@ -10,22 +10,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from console.screens.live import live_body
-from console.screens.page import Chrome, Page, framed
-from console.sources.recording import write_frames
-from console.store import Store, View
-from console.widgets import formats
-from console.widgets.cells import Line, blank, clean, exact, wrap
-from console.widgets.engine_lines import grid_lines, title_line
-from console.widgets.timeline import ROWS as STRIP_ROWS
-from console.widgets.timeline import timeline_lines
-from engine.paths import state_folder
-from engine.telemetry.frame import Frame, FrameEvent
-from engine.telemetry.history import LOUD, History, HistoryError
-from engine.telemetry.history_file import ChunkInfo, history_path
+from slotdeck.console.screens.live import live_body
+from slotdeck.console.screens.page import Chrome, Page, framed
+from slotdeck.console.sources.recording import write_frames
+from slotdeck.console.store import Store, View
+from slotdeck.console.widgets import formats
+from slotdeck.console.widgets.cells import Line, blank, clean, exact, wrap
+from slotdeck.console.widgets.engine_lines import grid_lines, title_line
+from slotdeck.console.widgets.timeline import ROWS as STRIP_ROWS
+from slotdeck.console.widgets.timeline import timeline_lines
+from slotdeck.engine.paths import state_folder
+from slotdeck.engine.telemetry.frame import Frame, FrameEvent
+from slotdeck.engine.telemetry.history import LOUD, History, HistoryError
+from slotdeck.engine.telemetry.history_file import ChunkInfo, history_path
 
 if TYPE_CHECKING:
-    from console.app import ConsoleApp
+    from slotdeck.console.app import ConsoleApp
 
 SPANS = (600.0, 3600.0, 86_400.0)
 """Seconds that the strip may show."""
@@ -66,7 +66,7 @@ class _Place:
 
 Find = Callable[[History, float], _Place | None]
 """What a key looks for, given where one stands."""
-MOST_WANTED = 4
+MAX_WANTED = 4
 """Keys that wait for the one before; a held key moves on at the pace of the disk and not longer than it is held."""
 
 
@@ -82,7 +82,7 @@ class HistoryPage(Page):
 
     def __init__(self, app: ConsoleApp) -> None:
         super().__init__(app)
-        self._wanted: deque[tuple[Find, str]] = deque(maxlen=MOST_WANTED)
+        self._wanted: deque[tuple[Find, str]] = deque(maxlen=MAX_WANTED)
         self._reading = False
         self._history = History(history_path())
 

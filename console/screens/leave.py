@@ -8,12 +8,12 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.screen import ModalScreen
 
-from console.themes import ConsoleTheme
-from console.widgets.canvas import Canvas
-from console.widgets.cells import Line, Span, blank, clean, exact
+from slotdeck.console.themes import ConsoleTheme
+from slotdeck.console.widgets.canvas import Canvas
+from slotdeck.console.widgets.cells import Line, Span, blank, clean, exact
 
 if TYPE_CHECKING:
-    from console.app import ConsoleApp
+    from slotdeck.console.app import ConsoleApp
 
 CELLS = 60
 
@@ -47,7 +47,7 @@ class LeaveScreen(ModalScreen[None]):
 
     @property
     def console_app(self) -> ConsoleApp:
-        from console.app import ConsoleApp
+        from slotdeck.console.app import ConsoleApp
 
         assert isinstance(self.app, ConsoleApp)
         return self.app

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from console.prompts import Entry
-from console.screens.page import Chrome, Page, banner, framed, status_lines
-from console.store import View
-from console.widgets.cells import UNKNOWN, Line, beside, blank, exact, plain
-from console.widgets.engine_lines import grid_lines, title_line
-from console.widgets.events import event_lines
-from console.widgets.first_run import first_run_lines
-from console.widgets.latency import latency_lines
-from console.widgets.plots import plot_lines
-from console.widgets.selection import SORTS, Choice, Listing, listing
-from console.widgets.slot_timeline import timeline_lines
-from console.widgets.slots import fitting_offset, row, table
-from console.widgets.waiting import waiting_lines
-from engine.telemetry.frame import Frame, SlotInfo, WaitingInfo
+from slotdeck.console.prompts import Entry
+from slotdeck.console.screens.page import Chrome, Page, banner, framed, status_lines
+from slotdeck.console.store import View
+from slotdeck.console.widgets.cells import UNKNOWN, Line, beside, blank, exact, plain
+from slotdeck.console.widgets.engine_lines import grid_lines, title_line
+from slotdeck.console.widgets.events import event_lines
+from slotdeck.console.widgets.first_run import first_run_lines
+from slotdeck.console.widgets.latency import latency_lines
+from slotdeck.console.widgets.plots import plot_lines
+from slotdeck.console.widgets.selection import SORTS, Choice, Listing, listing
+from slotdeck.console.widgets.slot_timeline import timeline_lines
+from slotdeck.console.widgets.slots import fitting_offset, row, table
+from slotdeck.console.widgets.waiting import waiting_lines
+from slotdeck.engine.telemetry.frame import Frame, SlotInfo, WaitingInfo
 
 WIDE = 112
 """Columns from which latency detail, plots and the event log stand beside the slots."""
@@ -33,7 +33,7 @@ PLOT_ROWS_LOW, PLOT_ROWS_HIGH = 12, 17
 
 ZOOMED_PLOT_ROWS = 22
 
-LEAST_TIMELINE_ROWS = 3
+MIN_TIMELINE_ROWS = 3
 
 ZOOMS = ("", "slots", "plots", "timeline", "events")
 """What takes the whole body in turn; the first is all of them together."""
@@ -151,7 +151,7 @@ def _main(view: View, chrome: Chrome, state: LiveState, *, cells: int, rows: int
     hint = first_run_lines(frame.engine, cells, can_load=chrome.can_load) if unused else []
     if hint and room >= len(hint):
         lines += hint
-    elif not narrow and room >= LEAST_TIMELINE_ROWS:
+    elif not narrow and room >= MIN_TIMELINE_ROWS:
         lines += timeline_lines(view.trace, _slots_known(frame), cells, min(room, _slots_known(frame) + 1))
     elif narrow and share.left >= 2 and room >= 2 and view.events:
         lines += event_lines(view.events, cells, room, "last events")

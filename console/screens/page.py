@@ -10,16 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from console.keymap import Keymap
-from console.screens.catalogue import LIVE
-from console.status import Status
-from console.store import View
-from console.widgets import formats
-from console.widgets.cells import Line, Span, blank, clean, exact, width, wrap
-from console.widgets.engine_lines import missed_target
+from slotdeck.console.keymap import Keymap
+from slotdeck.console.screens.catalogue import LIVE
+from slotdeck.console.status import Status
+from slotdeck.console.store import View
+from slotdeck.console.widgets import formats
+from slotdeck.console.widgets.cells import Line, Span, blank, clean, exact, width, wrap
+from slotdeck.console.widgets.engine_lines import missed_target
 
 if TYPE_CHECKING:
-    from console.app import ConsoleApp
+    from slotdeck.console.app import ConsoleApp
 
 _KEYMAP = Keymap()
 

@@ -5,27 +5,27 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from console.measured_speed import card_of_engine, speed_of_engine
-from console.planner_form import FIELDS, Form, by_name
-from console.prompts import Typed
-from console.screens.page import Chrome, Page, banner, framed, heading
-from console.store import View
-from console.what_if import Job, what_if
-from console.widgets.cells import Line, blank, clean, exact, wrap
-from console.widgets.engine_lines import title_line
-from console.widgets.plan import fact_lines, setting_lines, upper_lines, verdict_lines, what_if_lines
-from engine.advice.capacity import CapacityError, Memory, Speed
-from engine.advice.plan import Plan
-from engine.advice.planner import make_plan
-from engine.advice.running import kv_dtype_of, memory_of, settings_of
-from engine.advice.what_if import Expected, People, people_of
-from engine.settings import LiveSettings
-from engine.telemetry.frame import EngineInfo, Frame
+from slotdeck.console.measured_speed import card_of_engine, speed_of_engine
+from slotdeck.console.planner_form import FIELDS, Form, by_name
+from slotdeck.console.prompts import Typed
+from slotdeck.console.screens.page import Chrome, Page, banner, framed, heading
+from slotdeck.console.store import View
+from slotdeck.console.what_if import Job, what_if
+from slotdeck.console.widgets.cells import Line, blank, clean, exact, wrap
+from slotdeck.console.widgets.engine_lines import title_line
+from slotdeck.console.widgets.plan import fact_lines, setting_lines, upper_lines, verdict_lines, what_if_lines
+from slotdeck.engine.advice.capacity import CapacityError, Memory, Speed
+from slotdeck.engine.advice.plan import Plan
+from slotdeck.engine.advice.planner import make_plan
+from slotdeck.engine.advice.running import kv_dtype_of, memory_of, settings_of
+from slotdeck.engine.advice.what_if import Expected, People, people_of
+from slotdeck.engine.settings import LiveSettings
+from slotdeck.engine.telemetry.frame import EngineInfo, Frame
 
 if TYPE_CHECKING:
-    from console.app import ConsoleApp
+    from slotdeck.console.app import ConsoleApp
 
-LEAST_ROWS = 4
+MIN_ROWS = 4
 """Below the inputs; on lower terminals they scroll with the rest."""
 UNKNOWN_MODEL = (
     "The sizes of this model are not known here. `slotdeck plan --model-config FILE --gpu 24GiB` plans for any model "
@@ -106,7 +106,7 @@ class PlannerPage(Page):
         room = left - len(upper) - sum(map(len, parts)) - sum(map(bool, parts))
         air = [blank(cells)] if room >= 0 else []
         advice = [line for part in parts if part for line in (*air, *part)]
-        fixed, scrolled = (upper, advice) if left - len(upper) >= LEAST_ROWS else ([], [*upper, *advice])
+        fixed, scrolled = (upper, advice) if left - len(upper) >= MIN_ROWS else ([], [*upper, *advice])
         self._rows = max(1, left - len(fixed))
         if self._follow and not fixed:  # the cursor is in what scrolls, under the heading of the inputs
             self._offset = min(max(self._offset, self.place + 3 - self._rows), self.place + 1)
@@ -156,7 +156,7 @@ class PlannerPage(Page):
 
     def copied(self) -> str | None:
         """The plan as `slotdeck plan` prints it."""
-        from console.cli.plan_report import plan_text
+        from slotdeck.console.cli.plan_report import plan_text
 
         made = self._plan(self.app.store.view.frame)
         return "\n".join(plan_text(made)) if isinstance(made, Plan) else None

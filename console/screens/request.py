@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 
-from console.screens.page import Chrome, Page, banner, framed, heading, page_line
-from console.store import View
-from console.widgets.cells import UNKNOWN, Line, beside, blank, clean, exact
-from console.widgets.engine_lines import title_line
-from console.widgets.glyphs import STATE_MARKS
-from console.widgets.life import chunk_lines, facts, gap_plot, long_gaps, phase_bar, sentence
-from engine.telemetry.frame import LimitInfo, PoolInfo
-from engine.telemetry.request_detail import RequestDetail
+from slotdeck.console.screens.page import Chrome, Page, banner, framed, heading, page_line
+from slotdeck.console.store import View
+from slotdeck.console.widgets.cells import UNKNOWN, Line, beside, blank, clean, exact
+from slotdeck.console.widgets.engine_lines import title_line
+from slotdeck.console.widgets.glyphs import STATE_MARKS
+from slotdeck.console.widgets.life import chunk_lines, facts, gap_plot, long_gaps, phase_bar, sentence
+from slotdeck.engine.telemetry.frame import LimitInfo, PoolInfo
+from slotdeck.engine.telemetry.request_detail import RequestDetail
 
 ASK_SECONDS = 1.0
 WIDE = 112

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from engine.telemetry.frame import Frame
+from slotdeck.engine.telemetry.frame import Frame
 
 if TYPE_CHECKING:
-    from engine.telemetry.request_detail import RequestDetail
+    from slotdeck.engine.telemetry.request_detail import RequestDetail
 
 
 @dataclass(frozen=True)

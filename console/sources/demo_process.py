@@ -11,11 +11,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 
-from console.demo.state import Event
-from console.demo.wanted import Wanted
-from engine.paths import state_folder
+from slotdeck.console.demo.state import Event
+from slotdeck.console.demo.wanted import Wanted
+from slotdeck.engine.paths import state_folder
 
-LONGEST_EVENT = 4 << 20
+MAX_EVENT = 4 << 20
 """Bytes of one line."""
 
 
@@ -32,7 +32,7 @@ class DemoControl(Protocol):
 
 
 class DemoProcess:
-    """``python -m console.demo`` against the engine behind ``socket``.
+    """``python -m slotdeck.console.demo`` against the engine behind ``socket``.
 
     It ends when its stdin closes, so also when this process dies; what it complains about goes to ``demo.log``.
     """
@@ -47,7 +47,7 @@ class DemoProcess:
 
     async def run(self, wanted: Wanted, folder: Path, tell: Callable[[Event], None]) -> None:
         process = self._process = self._start(wanted, folder)
-        reader = asyncio.StreamReader(limit=LONGEST_EVENT)
+        reader = asyncio.StreamReader(limit=MAX_EVENT)
         await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stdout)
         ended = False
         try:
@@ -63,7 +63,7 @@ class DemoProcess:
 
     def _start(self, wanted: Wanted, folder: Path) -> subprocess.Popen[bytes]:
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-P", "-m", "console.demo", str(self._socket), str(folder)]
+        command = [sys.executable, "-P", "-m", "slotdeck.console.demo", str(self._socket), str(folder)]
         with self.log.open("wb") as log:
             # A session of its own: ctrl+c and ctrl+z in the terminal are meant for the console.
             return subprocess.Popen(

@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from console.sources.base import Answer, Disconnected, EngineEnd, Past, Update
-from console.sources.process import end_in_words, exit_code, lives, lock_holder
-from engine.telemetry.frame import Frame
+from slotdeck.console.sources.base import Answer, Disconnected, EngineEnd, Past, Update
+from slotdeck.console.sources.process import end_in_words, exit_code, lives, lock_holder
+from slotdeck.engine.telemetry.frame import Frame
 
 if TYPE_CHECKING:
     import httpx
 
-    from engine.telemetry.request_detail import RequestDetail
+    from slotdeck.engine.telemetry.request_detail import RequestDetail
 
 FRAMES_PER_SECOND = 4
 SILENCE_LIMIT = 5.0
 """Seconds without a frame after which the connection counts as lost."""
 COMMAND_LIMIT = 5.0
 """Seconds that a command may take."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.25, 4.0
+FIRST_PAUSE, MAX_PAUSE = 0.25, 4.0
 """Seconds between attempts to connect: doubled after each failure up to the longest."""
-LONGEST_FRAME = 8 << 20
+MAX_FRAME = 8 << 20
 """Bytes of one line beyond which the other side does not speak our protocol."""
 
 
@@ -81,7 +81,7 @@ class EngineSource:
                 reason = self._explain(error)
             yield self._lost(reason)
             await self._sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+            pause = min(pause * 2, MAX_PAUSE)
 
     def _remember(self, frame: Frame) -> None:
         before, self._last = self._last, frame
@@ -118,7 +118,7 @@ class EngineSource:
                 pending += chunk
                 *lines, rest = pending.split(b"\n")
                 pending = bytearray(rest)
-                if len(pending) > LONGEST_FRAME:
+                if len(pending) > MAX_FRAME:
                     raise ValueError("a frame of the engine has no end")
                 for line in lines:
                     if line.strip():
@@ -155,7 +155,7 @@ class EngineSource:
 
     async def request(self, request_id: str) -> RequestDetail | Answer:
         """See :class:`FrameSource`."""
-        from engine.telemetry.request_detail import RequestDetail
+        from slotdeck.engine.telemetry.request_detail import RequestDetail
 
         try:
             async with self._client() as client:

@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from console.sources.base import Answer, Disconnected, Update
-from engine.telemetry.frame import Frame
+from slotdeck.console.sources.base import Answer, Disconnected, Update
+from slotdeck.engine.telemetry.frame import Frame
 
 if TYPE_CHECKING:
-    from engine.telemetry.request_detail import RequestDetail
+    from slotdeck.engine.telemetry.request_detail import RequestDetail
 
-LONGEST_PAUSE = 5.0
+MAX_PAUSE = 5.0
 """Seconds; longer holes, in which nothing was recorded, are passed over."""
 
 
@@ -62,7 +62,7 @@ class RecordingSource:
         before: float | None = None
         for frame in read_frames(self._frames) if isinstance(self._frames, Path) else self._frames:
             if self._speed is not None and before is not None:
-                await asyncio.sleep(min(max(0.0, frame.time - before), LONGEST_PAUSE) / self._speed)
+                await asyncio.sleep(min(max(0.0, frame.time - before), MAX_PAUSE) / self._speed)
             before = frame.time
             yield frame
         if self._ending is not None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
-from engine.paths import state_folder
+from slotdeck.engine.paths import state_folder
 
 
 class LoadControl(Protocol):
@@ -34,7 +34,7 @@ class LoadControl(Protocol):
 
 
 class SimulatedUsers:
-    """``python -m console.load`` against the engine behind ``socket``; its output goes to ``load.log``."""
+    """``python -m slotdeck.console.load`` against the engine behind ``socket``; its output goes to ``load.log``."""
 
     def __init__(self, socket: Path, users: int = 5) -> None:
         self.users = users
@@ -53,7 +53,15 @@ class SimulatedUsers:
         if self.running:
             return
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "console.load", "--users", str(self.users), "--socket", str(self._socket)]
+        command = [
+            sys.executable,
+            "-m",
+            "slotdeck.console.load",
+            "--users",
+            str(self.users),
+            "--socket",
+            str(self._socket),
+        ]
         with self.log.open("wb") as log:
             # A session of its own: ctrl+z in the console must not stop the people it simulates.
             self._process = subprocess.Popen(

@@ -11,9 +11,9 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from console.themes import ConsoleTheme
-from console.widgets.cells import Line, blank, exact, line_width
-from console.widgets.glyphs import to_ascii
+from slotdeck.console.themes import ConsoleTheme
+from slotdeck.console.widgets.cells import Line, blank, exact, line_width
+from slotdeck.console.widgets.glyphs import to_ascii
 
 
 class Canvas(Widget, can_focus=False):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from console.comparison import FEWEST_FIRST_TOKENS, FEWEST_GAPS, Comparison, Side
-from console.widgets import formats
-from console.widgets.cells import UNKNOWN, Line, Span, exact, left, right
+from slotdeck.console.comparison import MIN_FIRST_TOKENS, MIN_GAPS, Comparison, Side
+from slotdeck.console.widgets import formats
+from slotdeck.console.widgets.cells import UNKNOWN, Line, Span, exact, left, right
 
 COLUMNS = (16, 16, 11, 11)
 
@@ -52,8 +52,8 @@ def _side(label: str, side: Side, cells: int) -> Line:
 
 def _difference(before: Side, after: Side, cells: int) -> Line:
     """Percent, and the difference in preemptions; a word instead where one side has too few samples."""
-    first_tokens = None if before.enough_first_tokens and after.enough_first_tokens else FEWEST_FIRST_TOKENS
-    gaps = None if before.enough_gaps and after.enough_gaps else FEWEST_GAPS
+    first_tokens = None if before.enough_first_tokens and after.enough_first_tokens else MIN_FIRST_TOKENS
+    gaps = None if before.enough_gaps and after.enough_gaps else MIN_GAPS
     spans: list[Span] = [("   change", "label")]
     spans += _percent(before.ttft_p95, after.ttft_p95, COLUMNS[0] - 7, fewest=first_tokens, better=_lower)
     spans += [(" " * 7, "text")]

@@ -12,7 +12,7 @@ from functools import lru_cache
 from rich.cells import cell_len
 
 Span = tuple[str, str]
-"""Text and the name of its style (:data:`console.themes.STYLE_NAMES`)."""
+"""Text and the name of its style (:data:`slotdeck.console.themes.STYLE_NAMES`)."""
 
 Line = tuple[Span, ...]
 """One row of the screen. Compared by value to find the rows that must be drawn again."""
@@ -20,7 +20,7 @@ Line = tuple[Span, ...]
 UNKNOWN = "–"
 """Shown for every value that is not known; never 0."""
 
-LONGEST_LABEL = 256
+MAX_LABEL = 256
 """Characters of a label that are looked at; no column is wider."""
 
 _SYMBOLS_END = 0x2190
@@ -44,7 +44,7 @@ def _allowed(character: str) -> bool:
 @lru_cache(maxsize=4096)
 def clean(text: str) -> str:
     """Text from outside as one line of safe characters; runs of anything else become one ``?``."""
-    text = text[:LONGEST_LABEL]
+    text = text[:MAX_LABEL]
     if text.isascii() and text.isprintable():
         return text
     kept: list[str] = []

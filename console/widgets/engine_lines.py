@@ -5,17 +5,17 @@ All but the first are rows of one grid, a label and four fields, so that numbers
 
 from __future__ import annotations
 
-from console.store import View
-from console.widgets import formats
-from console.widgets.cells import UNKNOWN, Line, Span, clean, cut, exact, width
-from console.widgets.glyphs import BAR_CACHED, BAR_FREE, BAR_LIVE, shares
-from engine.telemetry.frame import CounterInfo, Frame, LimitInfo
+from slotdeck.console.store import View
+from slotdeck.console.widgets import formats
+from slotdeck.console.widgets.cells import UNKNOWN, Line, Span, clean, cut, exact, width
+from slotdeck.console.widgets.glyphs import BAR_CACHED, BAR_FREE, BAR_LIVE, shares
+from slotdeck.engine.telemetry.frame import CounterInfo, Frame, LimitInfo
 
 LABEL_CELLS = 9
 FIELD_CELLS = (20, 21, 17, 13)
 """Cells of the four fields at 80 columns; wider screens share the rest among them."""
 
-LEAST_BAR = 8
+MIN_BAR = 8
 """Cells of the pool's bar."""
 
 POOL_NEARLY_FULL, POOL_FULL = 90, 97
@@ -193,9 +193,9 @@ def _pool_line(frame: Frame, cells: int) -> Line:
         (f"{total}", "value"),
         (f" {word:<4}", level),
     ]
-    if LEAST_BAR + LABEL_CELLS + sum(width(text) for text, _ in spans) + 2 > cells:
+    if MIN_BAR + LABEL_CELLS + sum(width(text) for text, _ in spans) + 2 > cells:
         spans = [*spans[:2], *spans[6:]]  # what is cached and free is seen in the bar
-    bar_cells = max(LEAST_BAR, cells - LABEL_CELLS - sum(width(text) for text, _ in spans) - 2)
+    bar_cells = max(MIN_BAR, cells - LABEL_CELLS - sum(width(text) for text, _ in spans) - 2)
     rest = max(0, total - live - (cached or 0))
     bar = shares([live, cached or 0, rest], bar_cells)
     drawn: list[Span] = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from console.store import LogEntry
-from console.widgets.cells import Line, Span, blank, clean, exact, wrap
+from slotdeck.console.store import LogEntry
+from slotdeck.console.widgets.cells import Line, Span, blank, clean, exact, wrap
 
 _MARKS: dict[str, Span] = {
     "admitted": ("▸", "prefill"),
@@ -42,7 +42,7 @@ _LOUD = {
 _BEFORE_TEXT = 12
 """Cells of margin, clock and mark before the sentence."""
 
-_MOST_ROWS = 4
+_MAX_ROWS = 4
 """Of one entry: its numbers stand at the end, so a sentence goes on below before it is cut."""
 
 
@@ -55,7 +55,7 @@ def event_lines(entries: Sequence[LogEntry], cells: int, rows: int, title: str =
         room = rows - 1 - len(shown)
         if room <= 0:
             break
-        shown = _entry_lines(entry, cells, min(_MOST_ROWS, room)) + shown
+        shown = _entry_lines(entry, cells, min(_MAX_ROWS, room)) + shown
     lines = [exact([(f" {title}", "label")], cells), *shown]
     return lines + [blank(cells)] * (rows - len(lines))
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from console.store import LogEntry
-from console.widgets import formats
-from console.widgets.cells import Line, Span, blank, clean, exact, width, wrap
-from engine.advice.finding import Finding, cost_text
-from engine.advice.window import SETTLED
-from engine.settings import SETTINGS
-from engine.telemetry.frame import Frame, LimitInfo, WindowInfo
+from slotdeck.console.store import LogEntry
+from slotdeck.console.widgets import formats
+from slotdeck.console.widgets.cells import Line, Span, blank, clean, exact, width, wrap
+from slotdeck.engine.advice.finding import Finding, cost_text
+from slotdeck.engine.advice.window import SETTLED
+from slotdeck.engine.settings import SETTINGS
+from slotdeck.engine.telemetry.frame import Frame, LimitInfo, WindowInfo
 
 
 def finding_lines(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from console.widgets.cells import Line, Span, clean, exact
-from engine.telemetry.frame import EngineInfo
+from slotdeck.console.widgets.cells import Line, Span, clean, exact
+from slotdeck.engine.telemetry.frame import EngineInfo
 
 
 def first_run_lines(engine: EngineInfo, cells: int, *, can_load: bool) -> list[Line]:

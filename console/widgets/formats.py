@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from console.widgets.cells import UNKNOWN
+from slotdeck.console.widgets.cells import UNKNOWN
 
 
 def whole(value: float | None) -> str:

@@ -82,7 +82,7 @@ def to_ascii(text: str) -> str:
     """The same cells in ASCII: known signs become their twins, all else ``?`` (two for a wide character)."""
     if text.isascii():
         return text
-    from console.widgets.cells import width
+    from slotdeck.console.widgets.cells import width
 
     text = text.translate(ASCII_TWINS)
     return "".join(c if c.isascii() else "?" * width(c) for c in text)

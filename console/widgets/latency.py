@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from console.widgets import formats
-from console.widgets.cells import UNKNOWN, Line, Span, exact, right
-from engine.telemetry.frame import Frame
+from slotdeck.console.widgets import formats
+from slotdeck.console.widgets.cells import UNKNOWN, Line, Span, exact, right
+from slotdeck.engine.telemetry.frame import Frame
 
 ROWS = 6
 

@@ -6,11 +6,23 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 
-from console.widgets import formats
-from console.widgets.cells import UNKNOWN, Line, Span, blank, clean, exact, left, line_width, right, width, wrap
-from console.widgets.plot import column_rows, logarithmic
-from engine.telemetry.frame import LimitInfo, PoolInfo
-from engine.telemetry.request_detail import CAUSE_LETTERS, ChunkInfo, RequestDetail
+from slotdeck.console.widgets import formats
+from slotdeck.console.widgets.cells import (
+    UNKNOWN,
+    Line,
+    Span,
+    blank,
+    clean,
+    exact,
+    left,
+    line_width,
+    right,
+    width,
+    wrap,
+)
+from slotdeck.console.widgets.plot import column_rows, logarithmic
+from slotdeck.engine.telemetry.frame import LimitInfo, PoolInfo
+from slotdeck.engine.telemetry.request_detail import CAUSE_LETTERS, ChunkInfo, RequestDetail
 
 Phase = tuple[str, float, float]
 """Name, and seconds from arrival at which it begins and ends."""
@@ -26,7 +38,7 @@ PHASES: dict[str, tuple[str, str]] = {
 }
 """Sign and style of each part of a life; ``again`` is prefill of what a preemption threw away."""
 
-SHORTEST_SHOWN = 0.005
+MIN_SHOWN = 0.005
 """Parts of fewer seconds in all are not worth a word."""
 
 BETWEEN_STEPS = 0.02
@@ -100,7 +112,7 @@ def phase_bar(detail: RequestDetail, cells: int) -> list[Line]:
     totals = {name: sum(end - start for part, start, end in parts if part == name) for name in PHASES}
     legend: list[Span] = []
     for name, seconds in totals.items():
-        if seconds >= SHORTEST_SHOWN:
+        if seconds >= MIN_SHOWN:
             sign, style = PHASES[name]
             legend += [(f" {sign} ", style), (f"{name} ", "label"), (formats.seconds(seconds), "value")]
     return [exact(_merged(spans), cells), exact(legend, cells)]

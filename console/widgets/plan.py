@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from console.knobs import shown as setting_shown
-from console.planner_form import FIELDS, Form, origin, shown
-from console.widgets import formats
-from console.widgets.cells import UNKNOWN, Line, Span, beside, clean, exact, left, right, wrap
-from engine.advice.capacity import about, byte_words
-from engine.advice.plan import Plan
-from engine.advice.what_if import Expected
-from engine.settings import SETTINGS
-from engine.telemetry.frame import LimitInfo
+from slotdeck.console.knobs import shown as setting_shown
+from slotdeck.console.planner_form import FIELDS, Form, origin, shown
+from slotdeck.console.widgets import formats
+from slotdeck.console.widgets.cells import UNKNOWN, Line, Span, beside, clean, exact, left, right, wrap
+from slotdeck.engine.advice.capacity import about, byte_words
+from slotdeck.engine.advice.plan import Plan
+from slotdeck.engine.advice.what_if import Expected
+from slotdeck.engine.settings import SETTINGS
+from slotdeck.engine.telemetry.frame import LimitInfo
 
 FORM_CELLS = 39
 FACT_CELLS = 39

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from console.widgets.glyphs import SPARK
+from slotdeck.console.widgets.glyphs import SPARK
 
 SampleT = TypeVar("SampleT")
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 import time
 from functools import lru_cache
 
-from console.trace import Second, Trace
-from console.widgets import formats
-from console.widgets.cells import UNKNOWN, Line, Span, blank, exact, left
-from console.widgets.plot import Metric, column_rows, linear
+from slotdeck.console.trace import Second, Trace
+from slotdeck.console.widgets import formats
+from slotdeck.console.widgets.cells import UNKNOWN, Line, Span, blank, exact, left
+from slotdeck.console.widgets.plot import Metric, column_rows, linear
 
 LABEL_CELLS = 16
 SPANS = (60, 120, 300, 600)
 """Seconds that the plots may show: the shortest that holds all that is known."""
-MOST_ROWS = 4
+MAX_ROWS = 4
 """Of one plot."""
 
 
@@ -52,7 +52,7 @@ def plot_lines(trace: Trace, cells: int, rows: int) -> tuple[Line, ...]:
     lines = [_heading(trace, now, span, cells)]
     bins = _bins(trace, now, span, columns)
     marked = [any(start <= at < end for at, _ in trace.changes) for start, end in _edges(now, span, columns)]
-    height = max(1, min(MOST_ROWS, (rows - 2) // len(METRICS)))
+    height = max(1, min(MAX_ROWS, (rows - 2) // len(METRICS)))
     for metric in METRICS:
         lines += _plot(metric, bins, marked, cells, height)
     lines = lines[: rows - 1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.telemetry.frame import Frame, SlotInfo, WaitingInfo
+from slotdeck.engine.telemetry.frame import Frame, SlotInfo, WaitingInfo
 
 
 def _number(value: float | None) -> float:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from console.knobs import LIVE_SETTINGS, Edit, allowed, bounds, shown
-from console.widgets.cells import UNKNOWN, Line, Span, exact, left, right, width, wrap
-from engine.settings import SETTINGS
-from engine.telemetry.frame import LimitInfo
+from slotdeck.console.knobs import LIVE_SETTINGS, Edit, allowed, bounds, shown
+from slotdeck.console.widgets.cells import UNKNOWN, Line, Span, exact, left, right, width, wrap
+from slotdeck.engine.settings import SETTINGS
+from slotdeck.engine.telemetry.frame import LimitInfo
 
 NAME_CELLS = 16
 VALUE_CELLS = 12
-MOST_ROWS_BELOW, LEAST_ROWS = 3, 4
+MAX_ROWS_BELOW, MIN_ROWS = 3, 4
 """Rows for the selected setting's whole sentence, and rows of the list below which it has none."""
 _UNITS = {"tokens": "tok", "milliseconds": "ms"}
 """Units that are written; the number of requests needs none, and bytes carry theirs."""
@@ -23,8 +23,8 @@ def settings_panel(limits: LimitInfo, edit: Edit | None, place: int, *, cells: i
     """
     beside = cells - NAME_CELLS - VALUE_CELLS - 11
     whole = [_whole(name, limits) for name in LIVE_SETTINGS]
-    below = max((len(wrap(text, cells - 8, MOST_ROWS_BELOW)) for text in whole if width(text) > beside), default=0)
-    if rows - 1 - below < LEAST_ROWS:
+    below = max((len(wrap(text, cells - 8, MAX_ROWS_BELOW)) for text in whole if width(text) > beside), default=0)
+    if rows - 1 - below < MIN_ROWS:
         below = 0
     keys: list[Span] = [("enter", "key"), (" takes one in hand  ", "label"), ("esc", "key"), (" closes", "label")]
     room = max(1, rows - 1 - below)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from console.trace import Mark, Trace
-from console.widgets.cells import UNKNOWN, Line, Span, blank, clean, cut, exact, width
-from engine.telemetry.frame import SlotState
+from slotdeck.console.trace import Mark, Trace
+from slotdeck.console.widgets.cells import UNKNOWN, Line, Span, blank, clean, cut, exact, width
+from slotdeck.engine.telemetry.frame import SlotState
 
 SIGNS: dict[SlotState, str] = {
     "idle": " ", "decode": "━", "held": "■", "prefill": "▸", "swapped": "⇄", "preempted": "!"
@@ -14,7 +14,7 @@ SIGNS: dict[SlotState, str] = {
 _ORDER: tuple[SlotState, ...] = ("preempted", "swapped", "prefill", "held", "decode")
 """Of the states in one column the first of these is shown."""
 LABEL_CELLS = 6
-SHORTEST_NAME = 6
+MIN_NAME = 6
 """Cells from which on a cut name still says something."""
 SPANS = (60, 120, 300, 600)
 
@@ -79,7 +79,7 @@ def _row(marks: list[Mark | None]) -> list[Span]:
             name = clean(mark.user or "")
             size = width(name)
             sign = SIGNS[mark.state]
-            if mark.state == "decode" and name and length >= min(size, SHORTEST_NAME) + 2:
+            if mark.state == "decode" and name and length >= min(size, MIN_NAME) + 2:
                 name = cut(name, length - 2)
                 spans += [(sign, "decode"), (name, "text"), (sign * (length - width(name) - 1), "decode")]
             else:

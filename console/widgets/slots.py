@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from console.widgets import formats
-from console.widgets.cells import UNKNOWN, Line, Span, blank, clean, exact, left, right
-from console.widgets.glyphs import STATE_MARKS, gap_bars, progress
-from console.widgets.selection import Choice, Listing
-from engine.telemetry.frame import Frame, SlotInfo
+from slotdeck.console.widgets import formats
+from slotdeck.console.widgets.cells import UNKNOWN, Line, Span, blank, clean, exact, left, right
+from slotdeck.console.widgets.glyphs import STATE_MARKS, gap_bars, progress
+from slotdeck.console.widgets.selection import Choice, Listing
+from slotdeck.engine.telemetry.frame import Frame, SlotInfo
 
 LONG_GAP = 8.0
 """A newest gap this many times the typical one is worth a colour."""
 
-MOST_GAPS = 24
+MAX_GAPS = 24
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def columns(cells: int) -> Columns:
     intake = room >= 57
     room -= (10 if parts else 0) + (7 if intake else 0)
     who = min(24, max(6, room * 5 // 12))
-    return Columns(who, parts, intake, max(0, min(MOST_GAPS, room - who)))
+    return Columns(who, parts, intake, max(0, min(MAX_GAPS, room - who)))
 
 
 def header(cells: int, sort: str = "slot") -> Line:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from console.widgets.cells import Line, Span, exact, width
-from console.widgets.glyphs import SPARK
-from engine.telemetry.frame import FrameEvent
-from engine.telemetry.history_file import ChunkInfo
+from slotdeck.console.widgets.cells import Line, Span, exact, width
+from slotdeck.console.widgets.glyphs import SPARK
+from slotdeck.engine.telemetry.frame import FrameEvent
+from slotdeck.engine.telemetry.history_file import ChunkInfo
 
 ROWS = 3
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from console.widgets import formats
-from console.widgets.cells import UNKNOWN, Line, Span, clean, exact, left, right, width
-from console.widgets.glyphs import sparkline
-from console.widgets.selection import Listing
-from engine.telemetry.frame import Frame
+from slotdeck.console.widgets import formats
+from slotdeck.console.widgets.cells import UNKNOWN, Line, Span, clean, exact, left, right, width
+from slotdeck.console.widgets.glyphs import sparkline
+from slotdeck.console.widgets.selection import Listing
+from slotdeck.engine.telemetry.frame import Frame
 
 LAST_TTFT = 20
 

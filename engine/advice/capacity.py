@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil, floor, inf
 
-from engine.settings import BLOCK_SIZE
+from slotdeck.engine.settings import BLOCK_SIZE
 
 KV_WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}
 """Bytes of one value of K or V by the type of the cache."""
@@ -20,7 +20,7 @@ PACKED = ("int8", "int4")
 """Types in which the table of tokens is kept in 16 bits and the output layer in int8, whatever the layers have."""
 UTILISATION = 0.92
 """Part of a GPU's memory that weights and cache may take together; the rest is for everything else on the card."""
-LONGEST_NAME = 100
+MAX_NAME = 100
 EVERY_CONTEXT = 256
 """A context is recommended in steps of this many tokens."""
 
@@ -54,7 +54,7 @@ class ModelFacts:
 
     def __post_init__(self) -> None:
         # The name comes from a file or another process: nothing in it may move a cursor.
-        object.__setattr__(self, "name", "".join(one if one.isprintable() else "?" for one in self.name[:LONGEST_NAME]))
+        object.__setattr__(self, "name", "".join(one if one.isprintable() else "?" for one in self.name[:MAX_NAME]))
         for name in ("layers", "kv_heads", "head_dim"):
             if getattr(self, name) < 1:
                 raise CapacityError(f"{self.name}: {name} must be at least 1, not {getattr(self, name)}")

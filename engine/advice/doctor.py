@@ -13,13 +13,13 @@ from dataclasses import replace
 from itertools import groupby
 from math import inf
 
-from engine.advice.finding import Finding
-from engine.advice.rules_memory import os_swap, preemption
-from engine.advice.rules_service import cold_start, context, died, fault, refused
-from engine.advice.rules_speed import budget, decode, prefill
-from engine.advice.rules_waiting import deep_queue, queue
-from engine.advice.window import Window
-from engine.telemetry.frame import Frame
+from slotdeck.engine.advice.finding import Finding
+from slotdeck.engine.advice.rules_memory import os_swap, preemption
+from slotdeck.engine.advice.rules_service import cold_start, context, died, fault, refused
+from slotdeck.engine.advice.rules_speed import budget, decode, prefill
+from slotdeck.engine.advice.rules_waiting import deep_queue, queue
+from slotdeck.engine.advice.window import Window
+from slotdeck.engine.telemetry.frame import Frame
 
 RULES: tuple[Callable[[Window], Finding | None], ...] = (
     died, fault, os_swap, preemption, queue, refused, prefill, decode, budget, deep_queue, context, cold_start,

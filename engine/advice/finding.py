@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from engine.settings import SETTINGS
-from engine.telemetry.frame import LimitInfo
+from slotdeck.engine.settings import SETTINGS
+from slotdeck.engine.telemetry.frame import LimitInfo
 
 Level = Literal["warn", "critical"]
 Value = int | str | bool

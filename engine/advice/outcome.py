@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from engine.telemetry.windows import percentile
+from slotdeck.engine.telemetry.windows import percentile
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil
 
-from engine.advice.capacity import (
+from slotdeck.engine.advice.capacity import (
     EVERY_CONTEXT,
     Capacity,
     CapacityError,
@@ -13,17 +13,17 @@ from engine.advice.capacity import (
     byte_words,
     context_for,
 )
-from engine.advice.finding import PATIENCE
-from engine.advice.plan import Advised, Plan, Question
-from engine.advice.verdicts import verdicts_of
-from engine.settings import BLOCK_SIZE, SETTINGS
+from slotdeck.engine.advice.finding import PATIENCE
+from slotdeck.engine.advice.plan import Advised, Plan, Question
+from slotdeck.engine.advice.verdicts import verdicts_of
+from slotdeck.engine.settings import BLOCK_SIZE, SETTINGS
 
 GENERATE_SECONDS = 12.0
 """Of one turn, when nobody says and nothing was measured."""
 CONTEXT = 2048
 SPARE_SLOTS = 1.25
 """Slots for each request in flight: people do not come evenly."""
-FEWEST_SLOTS = 2
+MIN_SLOTS = 2
 """For more than one person: a second stream in a step is almost free, and nobody waits for another's long answer."""
 COMFORTABLE_SLOTS = 4
 """Advised where they fit, although fewer would do: people come at once now and then."""
@@ -41,7 +41,7 @@ def make_plan(question: Question) -> Plan:
     load = Load(question.users, seconds, question.turn_seconds)
     context, reason = _context(question)
     capacity = Capacity(question.model, question.memory, question.kv_dtype, context)
-    enough = max(FEWEST_SLOTS, ceil(load.in_flight * SPARE_SLOTS - 1e-9))
+    enough = max(MIN_SLOTS, ceil(load.in_flight * SPARE_SLOTS - 1e-9))
     wanted = min(question.users, enough, int(SETTINGS["slots"].maximum or enough))
     plan = Plan(question, capacity, load, wanted, (), (), assumed)
     plan = replace(plan, settings=_settings(plan, reason))

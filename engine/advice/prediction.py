@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.advice.finding import FEW_REQUESTS, time_text
-from engine.advice.outcome import Outcome
-from engine.advice.recorded import replay
-from engine.advice.speed_card import SpeedCard
-from engine.settings import LiveSettings
-from engine.telemetry.frame import LimitInfo, WindowInfo
-from engine.telemetry.history_file import RequestRecord
+from slotdeck.engine.advice.finding import FEW_REQUESTS, time_text
+from slotdeck.engine.advice.outcome import Outcome
+from slotdeck.engine.advice.recorded import replay
+from slotdeck.engine.advice.speed_card import SpeedCard
+from slotdeck.engine.settings import LiveSettings
+from slotdeck.engine.telemetry.frame import LimitInfo, WindowInfo
+from slotdeck.engine.telemetry.history_file import RequestRecord
 
 PREDICTABLE = ("queue", "preemption", "prefill", "decode", "budget")
 """Rules whose traffic is recorded whole: what was refused or gave up is not, and cannot be sent again."""
-MOST_TOKENS = 20_000
+MAX_TOKENS = 20_000
 """Tokens written by the requests that are sent again, the newest ones; more would take many seconds to simulate."""
 BELIEVED = 1.5
 """The simulation of what was may differ from what was measured by this factor, each way."""
@@ -98,7 +98,7 @@ def _newest(records: Sequence[RequestRecord]) -> list[RequestRecord]:
     written, number = 0, 0
     for record in reversed(known):
         written += record.output_tokens or 0
-        if written > MOST_TOKENS:
+        if written > MAX_TOKENS:
             break
         number += 1
     return known[len(known) - number :]

@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine.advice.outcome import Outcome
-from engine.advice.simulator import Simulator
-from engine.advice.speed_card import SpeedCard
-from engine.advice.step_model import StepTimes
-from engine.advice.traffic import Turn, User
-from engine.settings import BLOCK_SIZE, LiveSettings
-from engine.telemetry.history_file import RequestRecord
+from slotdeck.engine.advice.outcome import Outcome
+from slotdeck.engine.advice.simulator import Simulator
+from slotdeck.engine.advice.speed_card import SpeedCard
+from slotdeck.engine.advice.step_model import StepTimes
+from slotdeck.engine.advice.traffic import Turn, User
+from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings
+from slotdeck.engine.telemetry.history_file import RequestRecord
 
-LONGEST_READING = 300.0
+MAX_READING = 300.0
 """Seconds after an answer within which the next request is taken to wait for it."""
-LEAST_GROWTH = 4
+MIN_GROWTH = 4
 """Tokens that a next message has at least, its part of the template included."""
 
 
@@ -50,7 +50,7 @@ def users_of(records: Sequence[RequestRecord]) -> list[User]:
     for arrival, record in known:
         user, prompt, output = record.user or "", record.prompt_tokens or 0, record.output_tokens or 0
         free = [chain for chain in chains if chain.user == user and chain.ended <= arrival]
-        going_on = [chain for chain in free if prompt >= chain.length + LEAST_GROWTH]
+        going_on = [chain for chain in free if prompt >= chain.length + MIN_GROWTH]
         chain = max(going_on or free, key=lambda chain: chain.ended, default=None)
         if chain is None:
             chain = _Chain(user, ended=float("-inf"), length=0)
@@ -59,11 +59,11 @@ def users_of(records: Sequence[RequestRecord]) -> list[User]:
         fresh = not going_on or chain.length == 0
         chain.turns.append(
             Turn(
-                think=max(0.0, pause) if pause <= LONGEST_READING else 0.0,
+                think=max(0.0, pause) if pause <= MAX_READING else 0.0,
                 message=prompt if fresh else prompt - chain.length,
                 answer=output,
                 fresh=fresh,
-                at=None if pause <= LONGEST_READING else arrival - start,
+                at=None if pause <= MAX_READING else arrival - start,
             )
         )
         chain.ended, chain.length = record.ended, prompt + output

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import ceil
 
-from engine.advice.finding import Finding, Value, bytes_text, time_text
-from engine.advice.room import larger_pool
-from engine.advice.window import Window, in_state, occupied
-from engine.telemetry.frame import Frame
+from slotdeck.engine.advice.finding import Finding, Value, bytes_text, time_text
+from slotdeck.engine.advice.room import larger_pool
+from slotdeck.engine.advice.window import Window, in_state, occupied
+from slotdeck.engine.telemetry.frame import Frame
 
 SWAPPING = 100_000.0
 """Bytes per second of OS swap that are no accident."""

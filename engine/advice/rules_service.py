@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from engine.advice.finding import (
+from slotdeck.engine.advice.finding import (
     BORNE_WAIT,
     PATIENCE,
     SLOW_START,
@@ -12,15 +12,15 @@ from engine.advice.finding import (
     bounded,
     time_text,
 )
-from engine.advice.room import another_slot, larger_pool
-from engine.advice.window import Window, occupied
-from engine.telemetry.frame import Frame
+from slotdeck.engine.advice.room import another_slot, larger_pool
+from slotdeck.engine.advice.window import Window, occupied
+from slotdeck.engine.telemetry.frame import Frame
 
 NAMES_TOLD = 4
 """Users who are named; of more it is said that there are others."""
 SLOW_LOAD = 1.0
 """Seconds of loading from which a single restart is worth a word; more restarts always are."""
-MOST_ENDS_TOLD = 3
+MAX_ENDS_TOLD = 3
 """Sudden ends that are told one by one."""
 
 
@@ -29,7 +29,7 @@ def died(w: Window) -> Finding | None:
     ends = [frame for frame in w.last_words if frame.health == "ok" and in_flight(frame)]
     if not ends:
         return None
-    shown = ends[-MOST_ENDS_TOLD:]
+    shown = ends[-MAX_ENDS_TOLD:]
     evidence = [
         f"its last record, of {time.strftime('%H:%M:%S', time.localtime(frame.time))}, has {in_flight(frame)} "
         f"{'request' if in_flight(frame) == 1 else 'requests'} in flight{_memory(frame)}"

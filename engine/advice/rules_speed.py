@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-from engine.advice.finding import (
+from slotdeck.engine.advice.finding import (
     FEW_GAPS,
     FEW_REQUESTS,
     SLOW_GAP,
@@ -17,10 +17,10 @@ from engine.advice.finding import (
     power_of_two,
     time_text,
 )
-from engine.advice.window import Window, in_state, occupied
-from engine.telemetry.frame import Frame
+from slotdeck.engine.advice.window import Window, in_state, occupied
+from slotdeck.engine.telemetry.frame import Frame
 
-SMALLEST_BUDGET = 16
+MIN_BUDGET = 16
 """Below it a prompt takes for ever, however smooth the streams are."""
 STUTTER = 4.0
 """A gap so many times the usual one is a pause that is seen."""
@@ -119,7 +119,7 @@ def budget(w: Window) -> Finding | None:
     """Streams stop while a large piece of somebody's prompt is read."""
     late, limits = w.latency, w.last.limits
     usual, now = late.itl_p50, limits.budget
-    if usual is None or late.itl_count < FEW_GAPS or now is None or now <= SMALLEST_BUDGET or limits.itl_target:
+    if usual is None or late.itl_count < FEW_GAPS or now is None or now <= MIN_BUDGET or limits.itl_target:
         return None
     reading = [frame for frame in w.frames if _disturbed(frame)]
     share = len(reading) / len(w.frames)
@@ -128,7 +128,7 @@ def budget(w: Window) -> Finding | None:
     if pause < max(STUTTER * usual, 1.5 * SLOW_GAP) or share < 0.05:
         return None
     read = min(now, max(s.prompt_tokens or now for f in reading for s in f.slots if s.state == "prefill"))
-    better = max(SMALLEST_BUDGET, min(now // 2, power_of_two(read * SLOW_GAP / pause)))
+    better = max(MIN_BUDGET, min(now // 2, power_of_two(read * SLOW_GAP / pause)))
     return Finding(
         "budget", "warn", "Others' prompts make streams stutter",
         (f"ITL p50 {time_text(usual)}, but up to {time_text(pause)} while a prompt was read "

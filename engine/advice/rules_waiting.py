@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import ceil
 
-from engine.advice.finding import FEW_REQUESTS, NOTICED_WAIT, PATIENCE, Finding, Level, bounded, time_text
-from engine.advice.room import another_slot, larger_pool
-from engine.advice.window import Window, in_state, occupied
-from engine.telemetry.frame import Frame
+from slotdeck.engine.advice.finding import FEW_REQUESTS, NOTICED_WAIT, PATIENCE, Finding, Level, bounded, time_text
+from slotdeck.engine.advice.room import another_slot, larger_pool
+from slotdeck.engine.advice.window import Window, in_state, occupied
+from slotdeck.engine.telemetry.frame import Frame
 
 
 def queue(w: Window) -> Finding | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from engine.advice.capacity import KV_WIDTHS, UTILISATION, Memory, ModelFacts
-from engine.advice.plan import Now
-from engine.settings import LiveSettings
-from engine.telemetry.frame import Frame
+from slotdeck.engine.advice.capacity import KV_WIDTHS, UTILISATION, Memory, ModelFacts
+from slotdeck.engine.advice.plan import Now
+from slotdeck.engine.settings import LiveSettings
+from slotdeck.engine.telemetry.frame import Frame
 
 
 def model_of(frame: Frame) -> ModelFacts | None:

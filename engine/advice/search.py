@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from engine.advice.outcome import Outcome
-from engine.settings import BLOCK_SIZE, LiveSettings
+from slotdeck.engine.advice.outcome import Outcome
+from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings
 
 SLOTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 BUDGETS = (32, 64, 128, 256, 512)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from engine.advice.simulator import Simulator, Watcher
-from engine.core.events import Event
-from engine.core.request import StepPlan
-from engine.settings import LiveSettings
-from engine.telemetry.frame import EngineInfo, Frame, HostInfo, LimitInfo
-from engine.telemetry.frames import frame_of, look
-from engine.telemetry.telemetry import Telemetry
+from slotdeck.engine.advice.simulator import Simulator, Watcher
+from slotdeck.engine.core.events import Event
+from slotdeck.engine.core.request import SchedulerOutput
+from slotdeck.engine.settings import LiveSettings
+from slotdeck.engine.telemetry.frame import EngineInfo, Frame, HostInfo, LimitInfo
+from slotdeck.engine.telemetry.frames import frame_of, look
+from slotdeck.engine.telemetry.telemetry import Telemetry
 
 FRAME_SECONDS = 1.0
 
@@ -47,7 +47,7 @@ class FrameMaker(Watcher):
         self._now = now
         self._telemetry.observe(events)
 
-    def stepped(self, plan: StepPlan, seconds: float, now: float, generated: int) -> None:
+    def stepped(self, plan: SchedulerOutput, seconds: float, now: float, generated: int) -> None:
         self._now = now
         self._telemetry.observe_step(plan, seconds, now, generated)
 

@@ -1,7 +1,7 @@
 """The engine's own scheduler on a virtual clock: minutes of traffic in seconds, with a price list instead of a model.
 
 Everything that decides is ``engine/core`` itself; only two things are made up here: how long a step takes
-(:mod:`engine.advice.step_model`) and what people send (:mod:`engine.advice.traffic`). Pure, no torch.
+(:mod:`slotdeck.engine.advice.step_model`) and what people send (:mod:`slotdeck.engine.advice.traffic`). Pure, no torch.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.advice.outcome import Outcome
-from engine.advice.step_model import StepTimes
-from engine.advice.traffic import Edge, Turn, User
-from engine.core.block_pool import BlockPool, blocks_for
-from engine.core.events import Event, EventKind, QueueFullError, RequestTooLargeError
-from engine.core.request import Request, SamplingParams, StepPlan, StepResult, Timeline
-from engine.core.scheduler import Scheduler
-from engine.settings import BLOCK_SIZE, LiveSettings
-from engine.telemetry.estimate import Pace
-from engine.telemetry.frames import estimates
-from engine.telemetry.step_log import StepWork, work_of
-from engine.telemetry.windows import percentile
+from slotdeck.engine.advice.outcome import Outcome
+from slotdeck.engine.advice.step_model import StepTimes
+from slotdeck.engine.advice.traffic import Edge, Turn, User
+from slotdeck.engine.core.block_pool import BlockPool, blocks_for
+from slotdeck.engine.core.events import Event, EventKind, QueueFullError, RequestTooLargeError
+from slotdeck.engine.core.request import ModelRunnerOutput, Request, SamplingParams, SchedulerOutput, Timeline
+from slotdeck.engine.core.scheduler import Scheduler
+from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings
+from slotdeck.engine.telemetry.estimate import Pace
+from slotdeck.engine.telemetry.frames import estimates
+from slotdeck.engine.telemetry.step_log import StepWork, work_of
+from slotdeck.engine.telemetry.windows import percentile
 
 BUSY_TRIES = 5
 """Sends of one message that is refused with 503, before its user gives it up."""
-MOST_RETRY_AFTER = 30.0
-LEAST_TURNAROUND = 1e-4
+MAX_RETRY_AFTER = 30.0
+MIN_TURNAROUND = 1e-4
 """Seconds: a client that is refused for good and never pauses must not ask for ever at one instant."""
 RECENT = 20
 """Finished requests whose length the estimate of a wait is made from, as in the engine."""
@@ -41,7 +41,7 @@ CONVERSATION = 1 << 21
 
 
 class Watcher(Protocol):
-    """Sees a simulation as it goes; :mod:`engine.advice.simulated_frames` makes frames of it. Times do not go down,
+    """Sees a simulation as it goes; ``simulated_frames`` makes frames of it. Times do not go down,
     but for what clients do while a step runs."""
 
     def watch(self, simulator: Simulator) -> None: ...
@@ -54,7 +54,7 @@ class Watcher(Protocol):
 
     def happened(self, events: list[Event], now: float) -> None: ...
 
-    def stepped(self, plan: StepPlan, seconds: float, now: float, generated: int) -> None: ...
+    def stepped(self, plan: SchedulerOutput, seconds: float, now: float, generated: int) -> None: ...
 
     def rest(self, until: float) -> None: ...
 
@@ -149,7 +149,7 @@ class Simulator:
         sent = after + turn.think if turn.at is None else max(after, turn.at)
         if sent > client.user.seconds:
             return
-        pause = 0.0 if client.turn is None else max(self._edge.turnaround, LEAST_TURNAROUND)
+        pause = 0.0 if client.turn is None else max(self._edge.turnaround, MIN_TURNAROUND)
         client.turn, client.tries = turn, 0
         if turn.fresh:
             client.conversation, client.length = next(self._conversations), 0
@@ -221,7 +221,7 @@ class Simulator:
         )
         waits = estimates(self.scheduler, pace)
         wait = waits[-1] if waits else None
-        return max(1, round(min(wait or 1.0, MOST_RETRY_AFTER))) + self._random.randint(0, 2)
+        return max(1, round(min(wait or 1.0, MAX_RETRY_AFTER))) + self._random.randint(0, 2)
 
     def token_of(self, request: Request) -> int:
         """What comes next in its conversation."""
@@ -248,7 +248,7 @@ class Simulator:
             if row.samples:
                 request = row.request
                 tokens[request.id] = self.token_of(request)
-        events = scheduler.commit(plan, StepResult(tokens), self.now)
+        events = scheduler.commit(plan, ModelRunnerOutput(tokens), self.now)
         outcome.steps += 1
         if work.prefill_tokens:
             self._prefills.append((work.prefill_tokens, seconds))

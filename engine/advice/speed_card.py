@@ -10,10 +10,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from engine.advice.step_model import StepModel
-from engine.advice.traffic import Edge
-from engine.paths import state_folder
-from engine.telemetry.frame import EngineInfo
+from slotdeck.engine.advice.step_model import StepModel
+from slotdeck.engine.advice.traffic import Edge
+from slotdeck.engine.paths import state_folder
+from slotdeck.engine.telemetry.frame import EngineInfo
 
 CARD_VERSION = 1
 

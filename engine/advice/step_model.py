@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from engine.telemetry.step_log import StepSample, StepWork
+from slotdeck.engine.telemetry.step_log import StepSample, StepWork
 
-LEAST_STEPS = 50
+MIN_STEPS = 50
 """Fewer measured steps are not worth a fit."""
 QUANTILES = tuple(q / 100 for q in range(101))
 ROUNDS = 12
@@ -91,11 +91,11 @@ class StepTimes:
 def fit(samples: Sequence[StepSample]) -> StepModel:
     """Least absolute relative deviations over the whole periods of steps (``between`` included), prices at least 0.
 
-    Steps after a pause are left out. Raises StepModelError when there are fewer than :data:`LEAST_STEPS`.
+    Steps after a pause are left out. Raises StepModelError when there are fewer than :data:`MIN_STEPS`.
     """
     kept = [sample for sample in samples if sample.between is not None]
-    if len(kept) < LEAST_STEPS:
-        raise StepModelError(f"{len(kept)} steps were measured without a pause before them, {LEAST_STEPS} are needed")
+    if len(kept) < MIN_STEPS:
+        raise StepModelError(f"{len(kept)} steps were measured without a pause before them, {MIN_STEPS} are needed")
     features = np.array([(1, *sample.work) for sample in kept], dtype=float)
     periods = np.array([sample.seconds + (sample.between or 0.0) for sample in kept])
     prices = _robust(features, periods)

@@ -19,7 +19,7 @@ TrafficKind = Literal["chat", "agent", "documents"]
 answers, one after another."""
 KINDS: tuple[TrafficKind, ...] = get_args(TrafficKind)
 
-LEAST_CONVERSATION = 256
+MIN_CONVERSATION = 256
 """Tokens that any context can be asked to hold; shorter ones make no conversation."""
 
 
@@ -99,7 +99,7 @@ class Traffic:
 def script(shape: Shape, context: int, seed: str) -> Iterator[Turn]:
     """Turns drawn from a shape; no prompt + answer exceeds ``context``. The same seed gives the same turns."""
     rng = random.Random(seed)
-    context = max(context, LEAST_CONVERSATION)
+    context = max(context, MIN_CONVERSATION)
     used, left = 0, 0
     think = rng.uniform(*shape.start)
     while True:

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel, ConfigDict
 
-from engine.advice.outcome import Outcome
-from engine.advice.plan import Plan
-from engine.advice.recorded import simulate
-from engine.advice.speed_card import SpeedCard
-from engine.advice.traffic import Turn, User
-from engine.settings import LiveSettings
+from slotdeck.engine.advice.outcome import Outcome
+from slotdeck.engine.advice.plan import Plan
+from slotdeck.engine.advice.recorded import simulate
+from slotdeck.engine.advice.speed_card import SpeedCard
+from slotdeck.engine.advice.traffic import Turn, User
+from slotdeck.engine.settings import LiveSettings
 
 PAUSING_SECONDS, BUSY_SECONDS = 300.0, 90.0
 """Simulated: of people who pause, and of those who never do."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from engine.settings import LiveSettings
-from engine.telemetry.frame import Frame, SlotInfo, WindowInfo
+from slotdeck.engine.settings import LiveSettings
+from slotdeck.engine.telemetry.frame import Frame, SlotInfo, WindowInfo
 
 LONG_WINDOW = 120.0
 """Seconds from which the 10-minute percentiles are read instead of those of 60 s."""
@@ -18,7 +18,7 @@ SETTLED = 60.0
 """Seconds after a change of settings before which it cannot be judged: the shorter percentiles still hold what was."""
 QUIET = 60.0
 """Seconds without any request after which the next one is the first of its kind."""
-LONGEST_HOLE = 10.0
+MAX_HOLE = 10.0
 """Seconds for which a frame speaks at most, if none follows it."""
 
 
@@ -79,8 +79,7 @@ class Window:
     def seconds_of(self, number: Callable[[Frame], float]) -> float:
         """A number of people over time, as their seconds together: two who wait for 3 s are 6."""
         return sum(
-            number(frame) * min(max(0.0, after.time - frame.time), LONGEST_HOLE)
-            for frame, after in pairwise(self.frames)
+            number(frame) * min(max(0.0, after.time - frame.time), MAX_HOLE) for frame, after in pairwise(self.frames)
         )
 
     def mean(self, value: Callable[[Frame], float | None]) -> float | None:

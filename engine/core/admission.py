@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from engine.core.batching import POLICIES, Policy
-from engine.core.block_pool import BlockPool
-from engine.core.request import Request
-from engine.core.slots import Slots
-from engine.core.waiting import WaitingQueue
-from engine.settings import LiveSettings
+from slotdeck.engine.core.batching import POLICIES, Policy
+from slotdeck.engine.core.block_pool import BlockPool
+from slotdeck.engine.core.request import Request
+from slotdeck.engine.core.slots import Slots
+from slotdeck.engine.core.waiting import WaitingQueue
+from slotdeck.engine.settings import LiveSettings
 
-MOST_OVERTAKEN = 4
+MAX_OVERTAKEN = 4
 """So often may others pass a request at the head that cannot be placed; then nobody passes it."""
 LOOK_AHEAD = 16
 """So many that cannot be placed are looked past, to find one that can."""
@@ -56,7 +56,7 @@ def admissible(
             yield request, tuple(passed)
             running, available = running + 1, available - cost
             free -= 1 + (len(further_answers(waiting, request)) if policy.holds_slots else 0)
-        elif request.overtaken >= MOST_OVERTAKEN or len(passed) >= LOOK_AHEAD:
+        elif request.bypass_count >= MAX_OVERTAKEN or len(passed) >= LOOK_AHEAD:
             return
         else:
             passed.append(request)

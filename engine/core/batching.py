@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from engine.core.request import Request
+from slotdeck.engine.core.request import Request
 
 
 @dataclass(frozen=True, slots=True)

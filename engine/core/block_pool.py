@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from engine.settings import BLOCK_SIZE
+from slotdeck.engine.settings import BLOCK_SIZE
 
 
 class PoolExhaustedError(RuntimeError):
@@ -49,7 +49,7 @@ def content_of(parent: bytes, token_ids: Sequence[int], partition: str) -> Conte
 
 
 class BlockPool:
-    """Refcounted blocks of :data:`~engine.settings.BLOCK_SIZE` tokens.
+    """Refcounted blocks of :data:`~slotdeck.engine.settings.BLOCK_SIZE` tokens.
 
     Invariants: the refcount of a block is the number of block tables that hold it; used + reclaimable + free = total;
     low ids are handed out first, so that what is live stays at the low end of the tensors. A block with a refcount

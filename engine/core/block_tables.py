@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.core.block_pool import BlockPool, blocks_for
-from engine.core.request import Request, State
-from engine.settings import BLOCK_SIZE
+from slotdeck.engine.core.block_pool import BlockPool, blocks_for
+from slotdeck.engine.core.request import Request, State
+from slotdeck.engine.settings import BLOCK_SIZE
 
 
 class BlockTables:

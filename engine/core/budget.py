@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.core.request import Request
+from slotdeck.engine.core.request import Request
 
 Sample = tuple[tuple[float, float, float, float], float]
 """Features of a step, and its seconds."""
 
-LEAST_BUDGET = 16
+MIN_BUDGET = 16
 """Prefill never stops altogether, whatever the target."""
-MOST_BUDGET = 512
+MAX_BUDGET = 512
 """Even with no stream to protect a step stays short enough to admit newcomers soon."""
 STEPS_NEEDED = 12
 """Measured steps of a kind, with prefill or without, before a prediction of that kind is trusted."""
@@ -23,7 +23,7 @@ REFIT_EVERY = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class ItlForecast:
     """What becomes of an ITL target with the streams that run now."""
 
     budget: int
@@ -82,7 +82,7 @@ class StepCost:
         self._refit()
         return _dot(self._weights, (1.0, float(decodes), float(prefill_tokens), context_tokens / 1000))
 
-    def promise(self, target: float, decodes: int, context_tokens: int, prefilled: int = 0) -> Promise | None:
+    def promise(self, target: float, decodes: int, context_tokens: int, prefilled: int = 0) -> ItlForecast | None:
         """The most prefill tokens with which 19 of 20 steps stay within ``target`` seconds, never below the floor.
 
         ``context_tokens`` is what the decodes read, ``prefilled`` what the prefill reads beside its own chunk. ``None``
@@ -93,15 +93,15 @@ class StepCost:
         decoding = self.predict(decodes, 0, context_tokens)
         alone = decoding + self._margins[False]
         if alone > target:
-            return Promise(LEAST_BUDGET, "unreachable", alone)
+            return ItlForecast(MIN_BUDGET, "unreachable", alone)
         if len(self._samples[True]) < STEPS_NEEDED:
             return None
         per_token = self._weights[2]
         beside = decoding + self._weights[3] * prefilled / 1000 + self._margins[True]
-        if beside + LEAST_BUDGET * per_token > target:
-            return Promise(LEAST_BUDGET, "floor", beside + LEAST_BUDGET * per_token)
-        budget = min(MOST_BUDGET, int((target - beside) / per_token)) if per_token > 0 else MOST_BUDGET
-        return Promise(budget, "kept", beside + budget * per_token)
+        if beside + MIN_BUDGET * per_token > target:
+            return ItlForecast(MIN_BUDGET, "floor", beside + MIN_BUDGET * per_token)
+        budget = min(MAX_BUDGET, int((target - beside) / per_token)) if per_token > 0 else MAX_BUDGET
+        return ItlForecast(budget, "kept", beside + budget * per_token)
 
     def _refit(self) -> None:
         if self._stale < REFIT_EVERY and self.num_steps > STEPS_NEEDED:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from engine.core.request import Request
+from slotdeck.engine.core.request import Request
 
 
 class QueueFullError(RuntimeError):

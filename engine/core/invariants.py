@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.core.block_pool import blocks_for
-from engine.core.request import State
+from slotdeck.engine.core.block_pool import blocks_for
+from slotdeck.engine.core.request import State
 
 if TYPE_CHECKING:
-    from engine.core.scheduler import Scheduler
+    from slotdeck.engine.core.scheduler import Scheduler
 
 
 def check_scheduler(scheduler: Scheduler) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from engine.core.block_pool import blocks_for
-from engine.core.request import Request
-from engine.settings import BLOCK_SIZE, LiveSettings, SettingsError
+from slotdeck.engine.core.block_pool import blocks_for
+from slotdeck.engine.core.request import Request
+from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings, SettingsError
 
 
 def check_settings(settings: LiveSettings, num_blocks: int) -> None:

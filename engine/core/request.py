@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from engine.core.block_pool import Content, content_of
-from engine.settings import BLOCK_SIZE
+from slotdeck.engine.core.block_pool import Content, content_of
+from slotdeck.engine.settings import BLOCK_SIZE
 
 
 class State(Enum):
@@ -155,7 +155,7 @@ class Request:
     """Prompt tokens that were found in the prefix cache at first admission."""
     leader: Request | None = None
     """Of several answers to one prompt: the one that computes it. Admissible when that is done or has ended."""
-    overtaken: int = 0
+    bypass_count: int = 0
     """How often somebody behind it in the queue was admitted because it could not be placed."""
     swapped_tokens: int = 0
     """While preempted: computed tokens whose KV is in host memory. 0: it will be computed again."""
@@ -235,7 +235,7 @@ class Swap:
 
 
 @dataclass(frozen=True, slots=True)
-class StepPlan:
+class SchedulerOutput:
     """The flat batch of one step: decode rows first (one token each), then prefill chunks."""
 
     rows: tuple[Row, ...]
@@ -253,7 +253,7 @@ class StepPlan:
 
 
 @dataclass(slots=True)
-class StepResult:
+class ModelRunnerOutput:
     """What the runner made of a plan: for each sampling row a token, or the reason why that row failed."""
 
     tokens: dict[str, int] = field(default_factory=dict)

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from engine.core.admission import admissible, fits, further_answers
-from engine.core.batching import POLICIES
-from engine.core.block_pool import BlockPool, blocks_for
-from engine.core.budget import MOST_BUDGET, Promise, StepCost, split_budget
-from engine.core.events import Event, EventKind, QueueFullError, RequestTooLargeError
-from engine.core.invariants import check_scheduler
-from engine.core.limits import check_pool_size, check_settings
-from engine.core.request import FinishReason, Request, Row, State, StepPlan, StepResult
-from engine.core.slots import Slots
-from engine.core.waiting import WaitingQueue
-from engine.settings import LiveSettings
+from slotdeck.engine.core.admission import admissible, fits, further_answers
+from slotdeck.engine.core.batching import POLICIES
+from slotdeck.engine.core.block_pool import BlockPool, blocks_for
+from slotdeck.engine.core.budget import MAX_BUDGET, ItlForecast, StepCost, split_budget
+from slotdeck.engine.core.events import Event, EventKind, QueueFullError, RequestTooLargeError
+from slotdeck.engine.core.invariants import check_scheduler
+from slotdeck.engine.core.limits import check_pool_size, check_settings
+from slotdeck.engine.core.request import FinishReason, ModelRunnerOutput, Request, Row, SchedulerOutput, State
+from slotdeck.engine.core.slots import Slots
+from slotdeck.engine.core.waiting import WaitingQueue
+from slotdeck.engine.settings import LiveSettings
 
 
 class Scheduler:
@@ -35,7 +35,7 @@ class Scheduler:
         self.slots = Slots(pool, settings.prefix_cache, block_bytes)
         self.cost = StepCost()
         self.budget_in_force = settings.budget
-        self.promise: Promise | None = None
+        self.promise: ItlForecast | None = None
         """What becomes of the ITL target; ``None`` without one, without streams, and until enough was measured."""
         self._by_id: dict[str, Request] = {}
         self._in_step: frozenset[str] = frozenset()
@@ -178,7 +178,7 @@ class Scheduler:
 
     # -- one step --------------------------------------------------------------------------------------------
 
-    def plan(self, now: float) -> tuple[StepPlan, list[Event]]:
+    def plan(self, now: float) -> tuple[SchedulerOutput, list[Event]]:
         """Choose the rows of the next step. Must be followed by ``commit`` or ``fail_step`` of the same plan."""
         assert not self._in_step, "the step before was not committed"
         events: list[Event] = []
@@ -190,7 +190,7 @@ class Scheduler:
             self._admit(now, events)
         prefills = self._plan_prefills(decodes)
         swap = self.slots.swap
-        plan = StepPlan(
+        plan = SchedulerOutput(
             rows=(*decodes, *prefills),
             num_decodes=len(decodes),
             swap_outs=tuple(swap.outs),
@@ -201,7 +201,7 @@ class Scheduler:
         self._in_step = frozenset(row.request.id for row in plan.rows)
         return plan, events
 
-    def commit(self, plan: StepPlan, result: StepResult, now: float) -> list[Event]:
+    def commit(self, plan: SchedulerOutput, result: ModelRunnerOutput, now: float) -> list[Event]:
         """Take over what the step computed: progress, new tokens, ends. ``now`` is the end of the step."""
         self._in_step = frozenset()
         events: list[Event] = []
@@ -221,7 +221,7 @@ class Scheduler:
                 self._append(request, result.tokens[request.id], now, events)
         return events
 
-    def fail_step(self, plan: StepPlan, reason: str, now: float) -> list[Event]:
+    def fail_step(self, plan: SchedulerOutput, reason: str, now: float) -> list[Event]:
         """The step itself broke: its requests fail, but for those that were to end with it anyway.
 
         Whoever else is admitted is computed again and cached prefixes are forgotten, since KV may be damaged, in the
@@ -284,7 +284,7 @@ class Scheduler:
         while (found := next(self._admissible(forming=forming), None)) is not None:
             request, passed = found
             for other in passed:
-                other.overtaken += 1
+                other.bypass_count += 1
             self.waiting.admit(request)
             events.append(self.slots.admit(request, now))
             if self.policy.holds_slots:
@@ -314,7 +314,7 @@ class Scheduler:
         if not self.settings.itl_target:
             return self.settings.budget
         if not decodes:
-            return MOST_BUDGET
+            return MAX_BUDGET
         context = sum(row.start for row in decodes)
         self.promise = self.cost.promise(self.settings.itl_target / 1000, len(decodes), context, prefilled)
         return self.settings.budget if self.promise is None else self.promise.budget

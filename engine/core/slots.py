@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.core.block_pool import BlockPool, blocks_for
-from engine.core.block_tables import BlockTables
-from engine.core.events import Event, EventKind, PreemptionCause
-from engine.core.request import Request, State
-from engine.core.swap import SwapLedger
+from slotdeck.engine.core.block_pool import BlockPool, blocks_for
+from slotdeck.engine.core.block_tables import BlockTables
+from slotdeck.engine.core.events import Event, EventKind, PreemptionCause
+from slotdeck.engine.core.request import Request, State
+from slotdeck.engine.core.swap import SwapLedger
 
 
 class Slots:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.core.block_pool import blocks_for
-from engine.core.request import Request, Swap
+from slotdeck.engine.core.block_pool import blocks_for
+from slotdeck.engine.core.request import Request, Swap
 
 
 class SwapLedger:

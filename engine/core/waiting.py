@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
-from engine.core.request import Request
+from slotdeck.engine.core.request import Request
 
 
 class WaitingQueue:

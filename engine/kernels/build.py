@@ -17,7 +17,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from engine.paths import cache_folder
+from slotdeck.engine.paths import cache_folder
 
 logger = logging.getLogger(__name__)
 

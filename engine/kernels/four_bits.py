@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.kernels.library import BLOCK, PANEL, Packed
+from slotdeck.engine.kernels.library import BLOCK, PANEL, Packed
 
 _LEVELS = 15
 

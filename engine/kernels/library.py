@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.kernels.build import BuildError, library_path
+from slotdeck.engine.kernels.build import BuildError, library_path
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ BLOCK = 32
 TILE = 32
 """Columns of a product are padded to this."""
 PANEL = 16
-LEAST_TEMPERATURE = 1e-4
+MIN_TEMPERATURE = 1e-4
 """A lower one is taken as this: the best token, but for ties."""
 KV_TYPES = {"fp32": 0, "bf16": 1, "fp16": 2, "int8": 3}
 """Types of the KV pool that the attention kernel reads."""
@@ -102,7 +102,7 @@ class Packed:
 
     8 bits: ``codes`` uint8 [columns / 16, depth / 4, 16, 4], stored as value + 128; ``scales`` uint16 (bits of bf16)
     [columns / 16, depth / 64, 16]. 4 bits: ``codes`` uint8 [columns / 16, depth / 32, 320] with steps and minima among
-    them; ``scales`` is empty. :mod:`engine.kernels.four_bits` makes those.
+    them; ``scales`` is empty. :mod:`slotdeck.engine.kernels.four_bits` makes those.
     """
 
     codes: np.ndarray
@@ -138,7 +138,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class PackedLayer:
-    """One layer. Norms are fp32, padded with zeros to 64; see :mod:`engine.model.packing` for the order of columns."""
+    """One layer. Norms are fp32, padded with zeros to 64; see ``engine.model.packing`` for the order of columns."""
 
     input_norm: np.ndarray
     qkv: Packed
@@ -229,7 +229,7 @@ class Draw(NamedTuple):
     seed: int
     position: int
     temperature: float
-    """Above 0; see LEAST_TEMPERATURE."""
+    """Above 0; see MIN_TEMPERATURE."""
     top_k: int
     """The likeliest to draw from; 0: all."""
     top_p: float
@@ -380,7 +380,7 @@ def empty(columns: int, depth: int, bits: int = 8) -> Packed:
 def _draws(draws: Sequence[Draw]) -> ctypes.Array[_Draw]:
     return (_Draw * len(draws))(
         *(
-            _Draw(d.token, d.seed, d.position, d.top_k, d.top_p, 1 / max(d.temperature, LEAST_TEMPERATURE), d.min_p)
+            _Draw(d.token, d.seed, d.position, d.top_k, d.top_p, 1 / max(d.temperature, MIN_TEMPERATURE), d.min_p)
             for d in draws
         )
     )

@@ -17,8 +17,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from engine.model.kv_store import KVStore
-from engine.settings import BLOCK_SIZE
+from slotdeck.engine.model.kv_store import KVStore
+from slotdeck.engine.settings import BLOCK_SIZE
 
 TILE = 128
 """Query tokens of a chunk computed at once: bounds the memory for scores and skips keys that a tile cannot see."""

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import torch
 from safetensors import SafetensorError, safe_open
 
-from engine.kernels.four_bits import FourBits
-from engine.model.config import ModelConfig, config_from_hugging_face
-from engine.model.errors import ModelError
+from slotdeck.engine.kernels.four_bits import FourBits
+from slotdeck.engine.model.config import ModelConfig, config_from_hugging_face
+from slotdeck.engine.model.errors import ModelError
 
 _FLOAT_TYPES = {"F32", "F16", "BF16", "F64"}
 _LISTED = 8

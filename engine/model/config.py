@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.model.errors import ModelError
+from slotdeck.engine.model.errors import ModelError
 
 SUPPORTED = (
     "Supported are LlamaForCausalLM and MistralForCausalLM (without biases) as a folder with safetensors,"

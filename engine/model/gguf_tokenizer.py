@@ -15,9 +15,9 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from engine.model.errors import ModelError
-from engine.model.gguf_file import GGUFCheckpoint
-from engine.paths import cache_folder
+from slotdeck.engine.model.errors import ModelError
+from slotdeck.engine.model.gguf_file import GGUFCheckpoint
+from slotdeck.engine.paths import cache_folder
 
 _FORMAT = 1
 """Raised when the folder is written differently, so that older ones are not used."""

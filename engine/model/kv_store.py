@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import torch
 
-from engine.model.config import ModelConfig
-from engine.model.machine import DTYPES
-from engine.settings import BLOCK_SIZE
+from slotdeck.engine.model.config import ModelConfig
+from slotdeck.engine.model.machine import DTYPES
+from slotdeck.engine.settings import BLOCK_SIZE
 
 KV_DTYPES = DTYPES | {"fp16": torch.float16, "int8": torch.int8}
 """Types of the KV pool by the name they have in the settings."""

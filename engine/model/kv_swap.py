@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import torch
 
-from engine.core.request import Swap
-from engine.model.kv_store import KVStore
+from slotdeck.engine.core.request import Swap
+from slotdeck.engine.model.kv_store import KVStore
 
 
 class HostCopies:

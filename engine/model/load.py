@@ -16,21 +16,21 @@ from pathlib import Path
 
 import torch
 
-from engine.kernels.library import Kernels
-from engine.model.attention import Span
-from engine.model.checkpoint import Checkpoint, HuggingFaceCheckpoint, check_tensors
-from engine.model.config import ModelConfig
-from engine.model.decoder import Batch, Decoder, DecoderWeights, LayerWeights, StepDecoder, inverse_frequencies
-from engine.model.errors import ModelError, UsageError, human_bytes
-from engine.model.fetch import EMBEDDED_ID, embedded_model_path
-from engine.model.gguf_file import GGUFCheckpoint
-from engine.model.gguf_tokenizer import tokenizer_folder
-from engine.model.hub import hub_folder
-from engine.model.kv_store import KVStore
-from engine.model.linear import make_linear, packing_works
-from engine.model.machine import DTYPES, available_memory, choose_device
-from engine.model.native import NATIVE_KV_DTYPE, NativeDecoder, choose_weights
-from engine.model.packing import BITS, packed_bytes, packed_model, packing_bytes
+from slotdeck.engine.kernels.library import Kernels
+from slotdeck.engine.model.attention import Span
+from slotdeck.engine.model.checkpoint import Checkpoint, HuggingFaceCheckpoint, check_tensors
+from slotdeck.engine.model.config import ModelConfig
+from slotdeck.engine.model.decoder import Batch, Decoder, DecoderWeights, LayerWeights, StepDecoder, inverse_frequencies
+from slotdeck.engine.model.errors import ModelError, UsageError, human_bytes
+from slotdeck.engine.model.fetch import EMBEDDED_ID, embedded_model_path
+from slotdeck.engine.model.gguf_file import GGUFCheckpoint
+from slotdeck.engine.model.gguf_tokenizer import tokenizer_folder
+from slotdeck.engine.model.hub import hub_folder
+from slotdeck.engine.model.kv_store import KVStore
+from slotdeck.engine.model.linear import make_linear, packing_works
+from slotdeck.engine.model.machine import DTYPES, available_memory, choose_device
+from slotdeck.engine.model.native import NATIVE_KV_DTYPE, NativeDecoder, choose_weights
+from slotdeck.engine.model.packing import BITS, packed_bytes, packed_model, packing_bytes
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from engine.model.errors import UsageError
+from slotdeck.engine.model.errors import UsageError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """Types of weights by the name they have in the settings."""

@@ -13,16 +13,16 @@ from itertools import accumulate
 
 import torch
 
-from engine.kernels.build import BuildError
-from engine.kernels.library import Kernels, PackedModel, Pool, StepInput
-from engine.model.attention import Span
-from engine.model.config import ModelConfig
-from engine.model.decoder import Batch, Output
-from engine.model.errors import UsageError
-from engine.model.kv_store import KVStore
-from engine.model.machine import DTYPES, choose_dtype, physical_cores
-from engine.model.packing import BITS
-from engine.settings import BLOCK_SIZE
+from slotdeck.engine.kernels.build import BuildError
+from slotdeck.engine.kernels.library import Kernels, PackedModel, Pool, StepInput
+from slotdeck.engine.model.attention import Span
+from slotdeck.engine.model.config import ModelConfig
+from slotdeck.engine.model.decoder import Batch, Output
+from slotdeck.engine.model.errors import UsageError
+from slotdeck.engine.model.kv_store import KVStore
+from slotdeck.engine.model.machine import DTYPES, choose_dtype, physical_cores
+from slotdeck.engine.model.packing import BITS
+from slotdeck.engine.settings import BLOCK_SIZE
 
 NATIVE_KV_DTYPE = "bf16"
 """Type of the KV pool beside int8 weights unless another is asked for."""
@@ -85,7 +85,7 @@ class NativeDecoder:
         )
 
     def forward(self, batch: Batch, store: KVStore) -> Output:
-        """Run one step and write its K and V into ``store``; see :meth:`engine.model.decoder.Decoder.forward`."""
+        """Run one step and write its K and V into ``store``; see ``Decoder.forward`` in ``engine.model.decoder``."""
         layout = batch.layout
         assert isinstance(layout, NativeLayout)
         computed = self.kernels.step(
@@ -107,7 +107,7 @@ class NativeDecoder:
         return Output(torch.from_numpy(computed.logits), computed.finite, computed.best.tolist(), computed.drawn)
 
     def part_seconds(self) -> dict[str, float]:
-        """See :meth:`engine.kernels.library.Kernels.seconds`."""
+        """See :meth:`slotdeck.engine.kernels.library.Kernels.seconds`."""
         return self.kernels.seconds()
 
     def _pool(self, store: KVStore) -> Pool:

@@ -22,13 +22,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from engine.kernels.four_bits import joined, place, quantised
-from engine.kernels.library import GROUP, PANEL, TILE, Kernels, Packed, PackedLayer, PackedModel, pad
-from engine.model.checkpoint import Checkpoint
-from engine.model.config import ModelConfig
-from engine.model.decoder import inverse_frequencies
-from engine.paths import cache_folder
-from engine.settings import BLOCK_SIZE
+from slotdeck.engine.kernels.four_bits import joined, place, quantised
+from slotdeck.engine.kernels.library import GROUP, PANEL, TILE, Kernels, Packed, PackedLayer, PackedModel, pad
+from slotdeck.engine.model.checkpoint import Checkpoint
+from slotdeck.engine.model.config import ModelConfig
+from slotdeck.engine.model.decoder import inverse_frequencies
+from slotdeck.engine.paths import cache_folder
+from slotdeck.engine.settings import BLOCK_SIZE
 
 logger = logging.getLogger(__name__)
 

@@ -14,13 +14,13 @@ from itertools import accumulate
 import numpy as np
 import torch
 
-from engine.core.request import Request, Row, StepPlan, StepResult
-from engine.kernels.library import Draw
-from engine.model.attention import Span, sort_key
-from engine.model.config import ModelConfig
-from engine.model.decoder import Batch
-from engine.model.errors import ModelError, human_bytes
-from engine.model.kv_store import (
+from slotdeck.engine.core.request import ModelRunnerOutput, Request, Row, SchedulerOutput
+from slotdeck.engine.kernels.library import Draw
+from slotdeck.engine.model.attention import Span, sort_key
+from slotdeck.engine.model.config import ModelConfig
+from slotdeck.engine.model.decoder import Batch
+from slotdeck.engine.model.errors import ModelError, human_bytes
+from slotdeck.engine.model.kv_store import (
     KV_DTYPES,
     KVStore,
     give_memory_back,
@@ -28,11 +28,11 @@ from engine.model.kv_store import (
     kv_tokens_that_fit,
     scale_bytes_per_token,
 )
-from engine.model.kv_swap import HostCopies
-from engine.model.load import LoadedModel
-from engine.model.machine import available_memory, physical_cores
-from engine.model.sampling import NOT_FINITE, plainly_drawn, plainly_greedy, sample
-from engine.settings import BLOCK_SIZE
+from slotdeck.engine.model.kv_swap import HostCopies
+from slotdeck.engine.model.load import LoadedModel
+from slotdeck.engine.model.machine import available_memory, physical_cores
+from slotdeck.engine.model.sampling import NOT_FINITE, plainly_drawn, plainly_greedy, sample
+from slotdeck.engine.settings import BLOCK_SIZE
 
 
 @dataclass(slots=True)
@@ -147,7 +147,7 @@ class Runner:
             f" At most {fits} tokens fit: lower --kv-tokens, --slots or --context."
         )
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def run(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         """Swap out, forget, swap in, then compute all rows of a plan and write their K and V.
 
         The result holds a token for each sampling row that succeeded, and a reason for each row (sampling or not) that
@@ -158,7 +158,7 @@ class Runner:
         if plan.swap_outs or plan.swap_drops or plan.swap_ins:
             with torch.inference_mode():
                 self._swap(plan)
-        result = StepResult()
+        result = ModelRunnerOutput()
         rows = []
         for row in plan.rows:
             reason = self._refusal(row)
@@ -171,7 +171,7 @@ class Runner:
                 self._compute(rows, result)
         return result
 
-    def _swap(self, plan: StepPlan) -> None:
+    def _swap(self, plan: SchedulerOutput) -> None:
         for swap in plan.swap_outs:
             self.swapped_out += self._host_copies.swap_out(swap)
         for request_id in plan.swap_drops:
@@ -190,7 +190,7 @@ class Runner:
             return f"position {row.start + row.count - 1} is beyond the {self._config.max_positions} of the model"
         return None
 
-    def _compute(self, rows: Sequence[Row], result: StepResult) -> None:
+    def _compute(self, rows: Sequence[Row], result: ModelRunnerOutput) -> None:
         began = time.perf_counter()
         spans = [Span(row.start, row.count, row.request.block_ids) for row in rows]
         order = sorted(range(len(rows)), key=lambda index: sort_key(spans[index]))
@@ -274,7 +274,7 @@ class Runner:
         )
 
     def _fail(
-        self, rows: Sequence[Row], ends: Sequence[int], good: np.ndarray, batch: Batch, result: StepResult
+        self, rows: Sequence[Row], ends: Sequence[int], good: np.ndarray, batch: Batch, result: ModelRunnerOutput
     ) -> None:
         """Fail the requests with a token that is not finite and clear what they wrote in this step."""
         for row, end in zip(rows, ends, strict=True):

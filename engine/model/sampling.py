@@ -14,8 +14,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from engine.core.request import Request, SamplingParams, TokenLogprobs
-from engine.kernels.library import LEAST_TEMPERATURE
+from slotdeck.engine.core.request import Request, SamplingParams, TokenLogprobs
+from slotdeck.engine.kernels.library import MIN_TEMPERATURE
 
 NOT_FINITE = "the model computed values that are not finite (NaN or infinity) for this request"
 
@@ -155,9 +155,7 @@ def _changes(request: Request) -> bool:
 
 def _draw(logits: torch.Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[int]:
     device = logits.device
-    scale = torch.tensor(
-        [1 / max(p.temperature, LEAST_TEMPERATURE) for p in params], dtype=torch.float32, device=device
-    )
+    scale = torch.tensor([1 / max(p.temperature, MIN_TEMPERATURE) for p in params], dtype=torch.float32, device=device)
     # The best token gets weight 1, so that a small temperature cannot overflow.
     weights = (logits - logits.amax(-1, keepdim=True)).mul_(scale[:, None]).exp_()
     for index, p in enumerate(params):

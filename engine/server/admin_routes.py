@@ -9,18 +9,18 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from engine.live_changes import RevisionConflictError
-from engine.server.chat_request import read_json
-from engine.server.context import ServerContext
-from engine.server.errors import ApiError
-from engine.settings import SETTINGS, SettingsError
-from engine.telemetry.frame import Frame
-from engine.telemetry.request_story import tell
+from slotdeck.engine.live_changes import RevisionConflictError
+from slotdeck.engine.server.chat_request import read_json
+from slotdeck.engine.server.context import ServerContext
+from slotdeck.engine.server.errors import ApiError
+from slotdeck.engine.settings import SETTINGS, SettingsError
+from slotdeck.engine.telemetry.frame import Frame
+from slotdeck.engine.telemetry.request_story import tell
 
 SLOWEST_RATE, FASTEST_RATE = 0.2, 10.0
-MOST_LABELS = 256
-LONGEST_LABEL = 64
-LONGEST_SOURCE = 64
+MAX_LABELS = 256
+MAX_LABEL = 64
+MAX_SOURCE = 64
 _SECRET = {"api_key"}
 
 
@@ -190,23 +190,23 @@ def _change(document: dict[str, Any]) -> tuple[dict[str, Any], int | None, str]:
         raise _refused("changes", "'changes' must be an object of setting names and values")
     for name, value in changes.items():
         if type(value) not in (int, bool, str):
-            label = name[:LONGEST_LABEL]
+            label = name[:MAX_LABEL]
             raise _refused(label, f"{label} must be a whole number, a word, or true or false")
     if revision is not None and type(revision) is not int:
         raise _refused("revision", "'revision' must be a whole number or absent")
     if not _is_label(source):
-        raise _refused("source", f"'source' must be 1 to {LONGEST_SOURCE} printable characters")
+        raise _refused("source", f"'source' must be 1 to {MAX_SOURCE} printable characters")
     return changes, revision, source
 
 
 def _labels(value: Any) -> list[str]:
-    if not isinstance(value, list) or not 1 <= len(value) <= MOST_LABELS or not all(map(_is_label, value)):
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_LABELS or not all(map(_is_label, value)):
         raise _refused(
             "labels",
-            f"'labels' must be a list of 1 to {MOST_LABELS} names of 1 to {LONGEST_LABEL} printable characters",
+            f"'labels' must be a list of 1 to {MAX_LABELS} names of 1 to {MAX_LABEL} printable characters",
         )
     return value
 
 
 def _is_label(value: Any) -> bool:
-    return isinstance(value, str) and 1 <= len(value) <= LONGEST_LABEL and value.isprintable()
+    return isinstance(value, str) and 1 <= len(value) <= MAX_LABEL and value.isprintable()

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.core.request import TokenLogprobs
-from engine.text.detokenizer import Detokenizer
-from engine.text.stop import StopMatcher
-from engine.text.tokenizer import TextModel
+from slotdeck.engine.core.request import TokenLogprobs
+from slotdeck.engine.text.detokenizer import Detokenizer
+from slotdeck.engine.text.stop import StopMatcher
+from slotdeck.engine.text.tokenizer import TextModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,24 +5,24 @@ from __future__ import annotations
 from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp
 
-from engine.server import errors
-from engine.server.admin_routes import admin_router
-from engine.server.context import ServerContext
-from engine.server.openai_routes import openai_router
-from engine.server.security import HostRule, Outermost
-from engine.server.status_routes import status_router
+from slotdeck.engine.server import errors
+from slotdeck.engine.server.admin_routes import admin_router
+from slotdeck.engine.server.context import ServerContext
+from slotdeck.engine.server.openai_routes import openai_router
+from slotdeck.engine.server.security import GuardMiddleware, HostRule
+from slotdeck.engine.server.status_routes import status_router
 
 
 def create_app(context: ServerContext) -> ASGIApp:
     """The public API, behind keys, Host and Origin rules and the body limit."""
     hosts = HostRule(context.settings.host, context.settings.allowed_host)
     app = _framework(openai_router(context), status_router(context))
-    return Outermost(app, context.settings.max_body, hosts=hosts, keys=context.keys)
+    return GuardMiddleware(app, context.settings.max_body, hosts=hosts, keys=context.keys)
 
 
 def create_admin_app(context: ServerContext) -> ASGIApp:
     """The admin API; who may open the socket may do everything."""
-    return Outermost(_framework(admin_router(context)), context.settings.max_body)
+    return GuardMiddleware(_framework(admin_router(context)), context.settings.max_body)
 
 
 def _framework(*routers: APIRouter) -> FastAPI:

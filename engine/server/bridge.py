@@ -6,9 +6,9 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-from engine.outputs import Output
+from slotdeck.engine.outputs import Output
 
-MOST_PENDING = 4096
+MAX_PENDING = 4096
 """Outputs kept for a client that reads slowly, beyond what the socket buffers hold."""
 
 
@@ -86,10 +86,10 @@ class OutputStream:
         self._heartbeat = loop.call_later(left, self._lose_patience, patience)
 
 
-class Bridge:
+class OutputRouter:
     """``deliver`` is given to the engine at construction; the server attaches its loop when it starts."""
 
-    def __init__(self, most_pending: int = MOST_PENDING) -> None:
+    def __init__(self, most_pending: int = MAX_PENDING) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._streams: dict[str, OutputStream] = {}
         self._most_pending = most_pending

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from engine.server.errors import ApiError, invalid, unsupported
-from engine.server.fields import boolean, integer
-from engine.server.sampling_fields import SamplingFields, read_sampling
-from engine.text.template import Message
+from slotdeck.engine.server.errors import ApiError, invalid, unsupported
+from slotdeck.engine.server.fields import boolean, integer
+from slotdeck.engine.server.sampling_fields import SamplingFields, read_sampling
+from slotdeck.engine.text.template import Message
 
-MOST_STOPS = 4
-LONGEST_STOP = 256
-LONGEST_USER = 256
-MOST_CHOICES = 16
+MAX_STOPS = 4
+MAX_STOP = 256
+MAX_USER = 256
+MAX_CHOICES = 16
 
 _TEMPLATE_KEYS = ("chat_template", "chat_template_kwargs")
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -96,15 +96,15 @@ def read_chat_request(document: dict[str, Any], model_id: str, vocabulary: int) 
             hint = " other than 'text'" if name == "response_format" else ""
             raise unsupported(name, hint)
     user = document.get("user")
-    if user is not None and (not isinstance(user, str) or len(user) > LONGEST_USER):
-        raise invalid("user", f"'user' must be a string of at most {LONGEST_USER} characters")
+    if user is not None and (not isinstance(user, str) or len(user) > MAX_USER):
+        raise invalid("user", f"'user' must be a string of at most {MAX_USER} characters")
     stream_options = document.get("stream_options")
     if stream_options is not None and not isinstance(stream_options, dict):
         raise invalid("stream_options", "'stream_options' must be an object")
     return ChatRequest(
         messages=tuple(_messages(document.get("messages"))),
         sampling=read_sampling(document, vocabulary),
-        n=integer(document, "n", 1, MOST_CHOICES) or 1,
+        n=integer(document, "n", 1, MAX_CHOICES) or 1,
         stops=tuple(_stops(document.get("stop"))),
         stream=boolean(document, "stream"),
         include_usage=boolean(stream_options or {}, "include_usage", "stream_options.include_usage"),
@@ -182,9 +182,9 @@ def _text(value: str, name: str) -> str:
 
 def _stops(value: Any) -> Iterator[str]:
     stops = [] if value is None else [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or len(stops) > MOST_STOPS:
-        raise invalid("stop", f"'stop' must be a string or a list of at most {MOST_STOPS} strings")
+    if not isinstance(stops, list) or len(stops) > MAX_STOPS:
+        raise invalid("stop", f"'stop' must be a string or a list of at most {MAX_STOPS} strings")
     for stop in stops:
-        if not isinstance(stop, str) or not 1 <= len(stop) <= LONGEST_STOP:
-            raise invalid("stop", f"each string in 'stop' must have 1 to {LONGEST_STOP} characters")
+        if not isinstance(stop, str) or not 1 <= len(stop) <= MAX_STOP:
+            raise invalid("stop", f"each string in 'stop' must have 1 to {MAX_STOP} characters")
         yield _text(stop, "stop")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from engine.loop import EngineLoop
-from engine.server.bridge import Bridge
-from engine.server.intake import Intake
-from engine.server.keys import KeyRing
-from engine.settings import StartSettings
-from engine.telemetry.past import Past
-from engine.text.tokenizer import TextModel
+from slotdeck.engine.loop import EngineLoop
+from slotdeck.engine.server.bridge import OutputRouter
+from slotdeck.engine.server.intake import TokenizerPool
+from slotdeck.engine.server.keys import KeyRing
+from slotdeck.engine.settings import StartSettings
+from slotdeck.engine.telemetry.past import Past
+from slotdeck.engine.text.tokenizer import TextModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ class ServerContext:
     """Shared by the routes of the public and the admin API; lives on the asyncio loop."""
 
     engine: EngineLoop
-    bridge: Bridge
+    bridge: OutputRouter
     text: TextModel
     model: ServedModel
     settings: StartSettings
     keys: KeyRing
-    intake: Intake
+    intake: TokenizerPool
     past: Past = field(default_factory=Past)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when streams that have no end of their own must end."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.server.errors import invalid
+from slotdeck.engine.server.errors import invalid
 
 
 def boolean(document: dict[str, Any], key: str, name: str | None = None) -> bool:

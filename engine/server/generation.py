@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engine.core.events import QueueFullError, RequestTooLargeError
-from engine.core.request import Request, Timeline
-from engine.loop import EngineUnavailableError
-from engine.outputs import Output
-from engine.server.answer import Answer, Piece
-from engine.server.chat_request import ChatRequest, read_chat_request, read_json
-from engine.server.context import ServerContext
-from engine.server.errors import NO_RETRY, TOO_LONG, ApiError, failed, invalid, unavailable
-from engine.text.template import ChatTemplateError
+from slotdeck.engine.core.events import QueueFullError, RequestTooLargeError
+from slotdeck.engine.core.request import Request, Timeline
+from slotdeck.engine.loop import EngineUnavailableError
+from slotdeck.engine.outputs import Output
+from slotdeck.engine.server.answer import Answer, Piece
+from slotdeck.engine.server.chat_request import ChatRequest, read_chat_request, read_json
+from slotdeck.engine.server.context import ServerContext
+from slotdeck.engine.server.errors import NO_RETRY, TOO_LONG, ApiError, failed, invalid, unavailable
+from slotdeck.engine.text.template import ChatTemplateError
 
 
 @dataclass(frozen=True, slots=True)

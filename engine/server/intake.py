@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from engine.server.errors import unavailable
+from slotdeck.engine.server.errors import unavailable
 
 LONG_BODY = 64 << 10
 """Bytes from which a body takes the long lane."""
@@ -19,7 +19,7 @@ LONG_BODY = 64 << 10
 Result = TypeVar("Result")
 
 
-class Intake:
+class TokenizerPool:
     """Two lanes of threads. ``most_bytes`` bounds the bodies that are held at a time; more are refused with 503."""
 
     def __init__(self, most_bytes: int) -> None:

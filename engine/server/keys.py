@@ -7,9 +7,9 @@ import hmac
 import secrets
 from collections.abc import Iterable, Mapping
 
-from engine.settings import SettingsError, StartSettings
+from slotdeck.engine.settings import SettingsError, StartSettings
 
-MOST_GUESTS = 1024
+MAX_GUESTS = 1024
 
 
 class KeyRing:
@@ -36,8 +36,8 @@ class KeyRing:
     def mint(self, labels: Iterable[str]) -> dict[str, str]:
         """New guest keys by label, valid until the engine ends; a label's former guest key ends. Raises ValueError."""
         labels = list(labels)
-        if len(self._guests.keys() | labels) > MOST_GUESTS:
-            raise ValueError(f"at most {MOST_GUESTS} guest labels")
+        if len(self._guests.keys() | labels) > MAX_GUESTS:
+            raise ValueError(f"at most {MAX_GUESTS} guest labels")
         keys = {label: secrets.token_urlsafe(24) for label in labels}
         self._guests |= {label: _digest(key) for label, key in keys.items()}
         return keys

@@ -11,14 +11,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from engine.paths import default_socket
-from engine.server.keys import load_api_keys
-from engine.server.security import is_loopback
-from engine.settings import SettingsError, StartSettings
+from slotdeck.engine.paths import default_socket
+from slotdeck.engine.server.keys import load_api_keys
+from slotdeck.engine.server.security import is_loopback
+from slotdeck.engine.settings import SettingsError, StartSettings
 
 ADDRESS_TAKEN = 3
 """Exit code: the port or the admin socket is in use, or cannot be had."""
-LONGEST_SOCKET_PATH = 107
+MAX_SOCKET_PATH = 107
 SEND_BUFFER = 256 << 10
 """Bytes the kernel keeps for a client that does not read; left to itself it would take megabytes for each."""
 
@@ -131,8 +131,8 @@ def _bind_tcp(tcp: socket.socket, address: Any, settings: StartSettings) -> None
 
 def _lock(path: Path) -> int:
     """The lock beside the socket, held as long as the process lives: who has it owns the socket."""
-    if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
-        raise ListenError(f"{path}: the path of a socket has at most {LONGEST_SOCKET_PATH} bytes, choose --socket")
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH:
+        raise ListenError(f"{path}: the path of a socket has at most {MAX_SOCKET_PATH} bytes, choose --socket")
     lock_path = path.with_name(path.name + ".lock")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

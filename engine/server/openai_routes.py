@@ -9,10 +9,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from engine.server.context import ServerContext
-from engine.server.errors import TOO_LONG, ApiError
-from engine.server.generation import Generation, Prepared, prepare
-from engine.server.streaming import ClientGoneError, ClientWatch, EventStream, complete
+from slotdeck.engine.server.context import ServerContext
+from slotdeck.engine.server.errors import TOO_LONG, ApiError
+from slotdeck.engine.server.generation import Generation, Prepared, prepare
+from slotdeck.engine.server.streaming import ClientGoneError, ClientWatch, EventStream, complete
 
 GET = ["GET", "HEAD"]
 

@@ -7,13 +7,13 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from engine.core.request import SamplingParams
-from engine.server.errors import invalid
-from engine.server.fields import boolean, integer, number
+from slotdeck.engine.core.request import SamplingParams
+from slotdeck.engine.server.errors import invalid
+from slotdeck.engine.server.fields import boolean, integer, number
 
-MOST_TOP_LOGPROBS = 20
-MOST_BIASES = 1024
-MOST_STOP_TOKENS = 64
+MAX_TOP_LOGPROBS = 20
+MAX_BIASES = 1024
+MAX_STOP_TOKENS = 64
 STRONGEST_BIAS = 100
 REPETITION_PENALTY = (0.01, 10)
 """Wide enough for any use; beyond, fp32 logits could overflow."""
@@ -97,8 +97,8 @@ def read_sampling(document: dict[str, Any], vocabulary: int) -> SamplingFields:
 def _logit_bias(value: Any, vocabulary: int) -> tuple[tuple[int, float], ...]:
     if value is None:
         return ()
-    if not isinstance(value, dict) or len(value) > MOST_BIASES:
-        raise invalid("logit_bias", f"'logit_bias' must be an object of at most {MOST_BIASES} token ids with numbers")
+    if not isinstance(value, dict) or len(value) > MAX_BIASES:
+        raise invalid("logit_bias", f"'logit_bias' must be an object of at most {MAX_BIASES} token ids with numbers")
     biases = []
     for key, amount in value.items():
         if not _TOKEN_ID.fullmatch(key) or int(key) >= vocabulary:
@@ -112,8 +112,8 @@ def _logit_bias(value: Any, vocabulary: int) -> tuple[tuple[int, float], ...]:
 
 def _stop_token_ids(value: Any, vocabulary: int) -> frozenset[int]:
     ids = [] if value is None else value
-    if not isinstance(ids, list) or len(ids) > MOST_STOP_TOKENS:
-        raise invalid("stop_token_ids", f"'stop_token_ids' must be a list of at most {MOST_STOP_TOKENS} token ids")
+    if not isinstance(ids, list) or len(ids) > MAX_STOP_TOKENS:
+        raise invalid("stop_token_ids", f"'stop_token_ids' must be a list of at most {MAX_STOP_TOKENS} token ids")
     if not all(type(item) is int and 0 <= item < vocabulary for item in ids):
         raise invalid("stop_token_ids", f"each of 'stop_token_ids' must be an integer between 0 and {vocabulary - 1}")
     return frozenset(ids)
@@ -121,7 +121,7 @@ def _stop_token_ids(value: Any, vocabulary: int) -> frozenset[int]:
 
 def _top_logprobs(document: dict[str, Any]) -> int | None:
     wanted = boolean(document, "logprobs")
-    count = integer(document, "top_logprobs", 0, MOST_TOP_LOGPROBS)
+    count = integer(document, "top_logprobs", 0, MAX_TOP_LOGPROBS)
     if count and not wanted:
         raise invalid("top_logprobs", "'top_logprobs' needs 'logprobs' to be true")
     return (count or 0) if wanted else None

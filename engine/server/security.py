@@ -11,14 +11,14 @@ import ipaddress
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from engine.server.errors import ApiError, log_unexpected
-from engine.server.keys import KeyRing
+from slotdeck.engine.server.errors import ApiError, log_unexpected
+from slotdeck.engine.server.keys import KeyRing
 
 PUBLIC_PATH = "/health"
 BODY_SILENCE = 60.0
 """Seconds that a client may pause within a body."""
-LONGEST_ECHO = 128
-MOST_HEADER_BYTES = 32 << 10
+MAX_ECHO = 128
+MAX_HEADER_BYTES = 32 << 10
 
 
 class HostRule:
@@ -35,7 +35,7 @@ class HostRule:
         return name in self._names or called or is_loopback(name)
 
 
-class Outermost:
+class GuardMiddleware:
     """Runs the app under the common rules: body limit, JSON content only, one error shape, nothing leaks.
 
     ``hosts`` and ``keys`` are given for the public API; the unix socket is guarded by its file mode instead.
@@ -79,8 +79,8 @@ class Outermost:
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         """Header size, Host, Origin, key, content type and encoding. Raises ApiError."""
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADER_BYTES:
-            raise ApiError(431, f"the headers are larger than {MOST_HEADER_BYTES} bytes", code="headers_too_large")
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+            raise ApiError(431, f"the headers are larger than {MAX_HEADER_BYTES} bytes", code="headers_too_large")
         if self._hosts is not None:
             self._check_names(self._hosts, scope, headers)
         scope.setdefault("state", {})["user"] = self._user(scope, headers)
@@ -179,7 +179,7 @@ def _host_name(value: str) -> str:
 
 def _echo(value: str | None) -> str | None:
     """A client's own request id, given back when it is short and printable; it never identifies anything here."""
-    return value if value and len(value) <= LONGEST_ECHO and value.isascii() and value.isprintable() else None
+    return value if value and len(value) <= MAX_ECHO and value.isascii() and value.isprintable() else None
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

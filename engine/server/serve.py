@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterator
 import uvicorn
 from starlette.types import ASGIApp
 
-from engine.loop import EngineLoop
-from engine.server.app import create_admin_app, create_app
-from engine.server.bridge import Bridge
-from engine.server.context import ServedModel, ServerContext
-from engine.server.intake import Intake
-from engine.server.keys import KeyRing, load_api_keys
-from engine.server.listeners import Listeners
-from engine.settings import StartSettings
-from engine.telemetry.recorder import Recorder
-from engine.text.tokenizer import TextModel
+from slotdeck.engine.loop import EngineLoop
+from slotdeck.engine.server.app import create_admin_app, create_app
+from slotdeck.engine.server.bridge import OutputRouter
+from slotdeck.engine.server.context import ServedModel, ServerContext
+from slotdeck.engine.server.intake import TokenizerPool
+from slotdeck.engine.server.keys import KeyRing, load_api_keys
+from slotdeck.engine.server.listeners import Listeners
+from slotdeck.engine.settings import StartSettings
+from slotdeck.engine.telemetry.recorder import Recorder
+from slotdeck.engine.text.tokenizer import TextModel
 
 log = logging.getLogger("slotdeck.server")
 
@@ -42,7 +42,7 @@ class _Server(uvicorn.Server):
 
 async def serve(
     engine: EngineLoop,
-    bridge: Bridge,
+    bridge: OutputRouter,
     *,
     text: TextModel,
     model: ServedModel,
@@ -65,7 +65,7 @@ async def serve(
         model=model,
         settings=settings,
         keys=KeyRing(load_api_keys(settings)),
-        intake=Intake(BODIES_HELD * settings.max_body),
+        intake=TokenizerPool(BODIES_HELD * settings.max_body),
     )
     bridge.attach(asyncio.get_running_loop())
     servers = [_server(create_app(context)), _server(create_admin_app(context))]

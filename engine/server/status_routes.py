@@ -7,8 +7,8 @@ import asyncio
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 
-from engine.server.context import ServerContext
-from engine.server.openai_routes import GET
+from slotdeck.engine.server.context import ServerContext
+from slotdeck.engine.server.openai_routes import GET
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Whose request it is and its id stay with the admin: any client of the API can read this page.

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from engine.server.errors import ApiError, log_unexpected
-from engine.server.generation import Generation
+from slotdeck.engine.server.errors import ApiError, log_unexpected
+from slotdeck.engine.server.generation import Generation
 
 HEARTBEAT = b": waiting\n\n"
 DONE = b"data: [DONE]\n\n"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.core.request import Request, State
-from engine.core.scheduler import Scheduler
-from engine.settings import BLOCK_SIZE
-from engine.telemetry.estimate import Pace, Running, wait_estimates
-from engine.telemetry.frame import (
+from slotdeck.engine.core.request import Request, State
+from slotdeck.engine.core.scheduler import Scheduler
+from slotdeck.engine.settings import BLOCK_SIZE
+from slotdeck.engine.telemetry.estimate import Pace, Running, wait_estimates
+from slotdeck.engine.telemetry.frame import (
     EngineInfo,
     Frame,
     Health,
@@ -19,8 +19,8 @@ from engine.telemetry.frame import (
     SlotState,
     WaitingInfo,
 )
-from engine.telemetry.telemetry import Telemetry
-from engine.telemetry.windows import percentile
+from slotdeck.engine.telemetry.telemetry import Telemetry
+from slotdeck.engine.telemetry.windows import percentile
 
 GAPS_SHOWN = 24
 WAITING_SHOWN = 32
@@ -74,7 +74,7 @@ def look(scheduler: Scheduler, pace: Pace, token_bytes: tuple[int, int], now: fl
 
 
 def estimates(scheduler: Scheduler, pace: Pace) -> list[float | None]:
-    """Of the first waiting requests, in queue order; see :func:`engine.telemetry.estimate.wait_estimates`.
+    """Of the first waiting requests, in queue order; see :func:`slotdeck.engine.telemetry.estimate.wait_estimates`.
 
     ``None`` where it is not slots that they wait for: nobody enters beside a preempted request, and with a slot free it
     is the pool that has no room. When it will have some, the pace of requests does not tell.

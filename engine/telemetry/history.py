@@ -8,13 +8,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from engine.telemetry.frame import EngineInfo, Frame, FrameEvent
-from engine.telemetry.history_file import EVENT_COLUMNS, SCHEMA_VERSION, ChunkInfo, RequestRecord, unpack
+from slotdeck.engine.telemetry.frame import EngineInfo, Frame, FrameEvent
+from slotdeck.engine.telemetry.history_file import EVENT_COLUMNS, SCHEMA_VERSION, ChunkInfo, RequestRecord, unpack
 
 LOUD = ("preempted", "rejected", "engine_fault", "failed", "setting_changed")
 """Kinds of events that one jumps to: something was turned, or went wrong."""
 
-LONGEST_CHUNK = 60.0
+MAX_CHUNK = 60.0
 """No chunk spans more seconds; where to look for the one that holds an instant."""
 
 CHUNKS_KEPT = 80
@@ -50,7 +50,7 @@ class History:
         rows = self._rows(
             f"SELECT {names} FROM chunks WHERE first_time >= ? AND first_time <= ? AND last_time >= ? "
             "ORDER BY first_time",
-            start - LONGEST_CHUNK, end, start,
+            start - MAX_CHUNK, end, start,
         )  # fmt: skip
         return [ChunkInfo(**dict(zip(ChunkInfo.model_fields, row, strict=True))) for row in rows]
 
@@ -59,7 +59,7 @@ class History:
         ids = self._rows(
             "SELECT id, first_time FROM chunks WHERE first_time >= ? AND first_time <= ? AND last_time >= ? "
             "ORDER BY first_time",
-            start - LONGEST_CHUNK, end, start,
+            start - MAX_CHUNK, end, start,
         )  # fmt: skip
         for chunk in ids:
             yield from (frame for frame in self._unpacked(chunk) if start <= frame.time <= end)

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.paths import state_folder
-from engine.telemetry.frame import EngineInfo, Frame, Part
+from slotdeck.engine.paths import state_folder
+from slotdeck.engine.telemetry.frame import EngineInfo, Frame, Part
 
 SCHEMA_VERSION = 1
 """``PRAGMA user_version`` of the file. A file of another version is not read and not written."""
@@ -41,7 +41,7 @@ CREATE INDEX requests_ended ON requests (ended);
 """
 
 EVENT_COLUMNS = ("time", "kind", "text", "request_id", "user", "slot")
-"""What is kept of a :class:`~engine.telemetry.frame.FrameEvent`."""
+"""What is kept of a :class:`~slotdeck.engine.telemetry.frame.FrameEvent`."""
 
 DIGITS = 5
 """Decimals kept of every number: a hundredth of a millisecond."""

@@ -12,8 +12,8 @@ from typing import IO
 
 import aiosqlite
 
-from engine.telemetry.frame import EngineInfo, Frame, FrameEvent
-from engine.telemetry.history_file import (
+from slotdeck.engine.telemetry.frame import EngineInfo, Frame, FrameEvent
+from slotdeck.engine.telemetry.history_file import (
     EVENT_COLUMNS,
     SCHEMA,
     SCHEMA_VERSION,

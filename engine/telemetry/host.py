@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from engine.telemetry.frame import HostInfo
+from slotdeck.engine.telemetry.frame import HostInfo
 
 PRESSURE_FILE = Path("/proc/pressure/memory")
 

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
-from engine.telemetry.frame import EngineInfo, Frame, SlotInfo
+from slotdeck.engine.telemetry.frame import EngineInfo, Frame, SlotInfo
 
 FRAMES_KEPT = 600
 FRAME_SECONDS = 1.0

@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
-from engine.core.events import Event
-from engine.settings import StartSettings
-from engine.telemetry.frame import EngineInfo, Frame, FrameEvent
-from engine.telemetry.history_file import RequestRecord, history_path
-from engine.telemetry.history_writer import FAILURES, MEGABYTE, HistoryWriter
-from engine.telemetry.telemetry import Telemetry
-from engine.telemetry.windows import percentiles
+from slotdeck.engine.core.events import Event
+from slotdeck.engine.settings import StartSettings
+from slotdeck.engine.telemetry.frame import EngineInfo, Frame, FrameEvent
+from slotdeck.engine.telemetry.history_file import RequestRecord, history_path
+from slotdeck.engine.telemetry.history_writer import FAILURES, MEGABYTE, HistoryWriter
+from slotdeck.engine.telemetry.telemetry import Telemetry
+from slotdeck.engine.telemetry.windows import percentiles
 
 log = logging.getLogger("slotdeck.history")
 
@@ -32,7 +32,7 @@ RETRY_SECONDS = 60.0
 """Between two attempts to record again, and between two looks at age and size."""
 SAME_KIND_KEPT = 50
 """Events of one kind kept of one second; the rest become one line, so that a flood of refusals fills no disk."""
-MOST_ENDED = 10_000
+MAX_ENDED = 10_000
 DAY = 86_400.0
 
 
@@ -67,7 +67,7 @@ class Recorder:
         self._now = 0.0
         self._frames: list[Frame] = []
         self._events: list[FrameEvent] = []
-        self._ended: deque[tuple[Event, float]] = deque(maxlen=MOST_ENDED)
+        self._ended: deque[tuple[Event, float]] = deque(maxlen=MAX_ENDED)
         engine.telemetry.on_ended = lambda event, wall: self._ended.append((event, wall))
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 QUIET_SECONDS = 60.0
 """Between two sentences about one client."""
-MOST_CLIENTS = 1024
+MAX_CLIENTS = 1024
 """Clients that are told apart at a time; further ones are counted by the telemetry alone."""
 
 
@@ -33,7 +33,7 @@ class RefusedClients:
         client = self._clients.get(user)
         if client is not None:
             client.count, client.reason = client.count + 1, reason
-        elif len(self._clients) < MOST_CLIENTS:
+        elif len(self._clients) < MAX_CLIENTS:
             self._clients[user] = _Refused(1, reason, self._clock())
 
     def due(self) -> list[tuple[str, str]]:

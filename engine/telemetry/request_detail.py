@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from engine.core.events import PreemptionCause
-from engine.telemetry.frame import Part
+from slotdeck.engine.core.events import PreemptionCause
+from slotdeck.engine.telemetry.frame import Part
 
 RequestState = Literal[
     "waiting", "prefill", "decode", "held", "preempted", "swapped", "finished", "cancelled", "failed", "rejected"

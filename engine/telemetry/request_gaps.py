@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from engine.core.events import PreemptionCause
-from engine.telemetry.request_detail import CAUSE_LETTERS, Cause, GapInfo
-from engine.telemetry.windows import percentile
+from slotdeck.engine.core.events import PreemptionCause
+from slotdeck.engine.telemetry.request_detail import CAUSE_LETTERS, Cause, GapInfo
+from slotdeck.engine.telemetry.windows import percentile
 
 LONG = 2.0
 """A gap this many times the median of its request is long and gets a cause."""
-MOST_LONG = 12
+MAX_LONG = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def explain_gaps(
         "gap_causes": "".join(letters),
         "gap_p50": median,
         "gap_p95": percentile(gaps, 95),
-        "long_gaps": tuple(found[:MOST_LONG]),
+        "long_gaps": tuple(found[:MAX_LONG]),
     }
 
 

@@ -12,22 +12,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.core.events import Event
-from engine.core.request import Request, StepPlan
-from engine.settings import LiveSettings
-from engine.telemetry.frame import HostInfo
-from engine.telemetry.request_detail import ChangeInfo, ChunkInfo, RequestDetail, SettingsInfo, StallInfo
-from engine.telemetry.request_gaps import Stall, Step, explain_gaps
+from slotdeck.engine.core.events import Event
+from slotdeck.engine.core.request import Request, SchedulerOutput
+from slotdeck.engine.settings import LiveSettings
+from slotdeck.engine.telemetry.frame import HostInfo
+from slotdeck.engine.telemetry.request_detail import ChangeInfo, ChunkInfo, RequestDetail, SettingsInfo, StallInfo
+from slotdeck.engine.telemetry.request_gaps import Stall, Step, explain_gaps
 
-MOST_ENDED = 200
+MAX_ENDED = 200
 """Ended requests that are kept."""
-MOST_ENDED_TOKENS = 100_000
+MAX_ENDED_TOKENS = 100_000
 """Tokens of ended requests that are kept; the oldest requests go first."""
-MOST_TOKENS = 4096
+MAX_TOKENS = 4096
 """Tokens kept of one request, the newest."""
-MOST_CHUNKS = 512
+MAX_CHUNKS = 512
 """Prefill chunks kept of one request; further ones are added to the last."""
-MOST_STALLS = 256
+MAX_STALLS = 256
 RECENT = 1000
 """Admissions, ends and changes of settings that are looked back on."""
 
@@ -49,9 +49,9 @@ class _Record:
 
     request: Request | None
     arrived: float
-    tokens: deque[Step] = field(default_factory=lambda: deque(maxlen=MOST_TOKENS))
+    tokens: deque[Step] = field(default_factory=lambda: deque(maxlen=MAX_TOKENS))
     chunks: list[_Chunk] = field(default_factory=list)
-    stalls: deque[Stall] = field(default_factory=lambda: deque(maxlen=MOST_STALLS))
+    stalls: deque[Stall] = field(default_factory=lambda: deque(maxlen=MAX_STALLS))
     computed: int = 0
     """Most tokens that were ever computed."""
     busy: int | None = None
@@ -94,7 +94,7 @@ class RequestLog:
         with self._lock:
             self._settings = SettingsInfo(revision=revision, **values)
 
-    def see_step(self, plan: StepPlan, seconds: float, now: float) -> None:
+    def see_step(self, plan: SchedulerOutput, seconds: float, now: float) -> None:
         """A step was committed at ``now``."""
         prefills = tuple((row.request.id, row.request.user, row.count) for row in plan.rows[plan.num_decodes :])
         total = sum(count for _, _, count in prefills)
@@ -114,7 +114,7 @@ class RequestLog:
     def _add_chunk(record: _Record, step: Step, start: int, count: int, others: int) -> None:
         again = start < record.computed
         record.computed = max(record.computed, start + count)
-        if len(record.chunks) >= MOST_CHUNKS:
+        if len(record.chunks) >= MAX_CHUNKS:
             last = record.chunks[-1]
             last.seconds += step.seconds
             last.steps += 1
@@ -176,7 +176,7 @@ class RequestLog:
             self._leave_queue(record, request, now)
         self._ended[request.id] = record
         self._ended_tokens += len(record.tokens)
-        while len(self._ended) > MOST_ENDED or self._ended_tokens > MOST_ENDED_TOKENS:
+        while len(self._ended) > MAX_ENDED or self._ended_tokens > MAX_ENDED_TOKENS:
             oldest = self._ended.pop(next(iter(self._ended)))
             self._ended_tokens -= len(oldest.tokens)
 

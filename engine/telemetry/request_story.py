@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from engine.telemetry.frame import Frame
-from engine.telemetry.request_detail import RequestDetail
-from engine.telemetry.request_log import RequestLog
-from engine.telemetry.why import why
+from slotdeck.engine.telemetry.frame import Frame
+from slotdeck.engine.telemetry.request_detail import RequestDetail
+from slotdeck.engine.telemetry.request_log import RequestLog
+from slotdeck.engine.telemetry.why import why
 
 
 def tell(log: RequestLog, frame: Frame, request_id: str) -> RequestDetail | None:

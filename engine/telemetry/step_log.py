@@ -6,9 +6,9 @@ import threading
 from collections import deque
 from typing import Any, NamedTuple
 
-from engine.core.request import StepPlan
+from slotdeck.engine.core.request import SchedulerOutput
 
-MOST_STEPS = 4096
+MAX_STEPS = 4096
 """Steps kept: twenty seconds of the fastest machine, minutes of a slow one."""
 
 
@@ -39,7 +39,7 @@ class StepSample(NamedTuple):
     the machine took meanwhile. ``None`` when the engine may have had nothing to do in between."""
 
 
-def work_of(plan: StepPlan) -> StepWork:
+def work_of(plan: SchedulerOutput) -> StepWork:
     """What a plan is about to compute. Called in every step, also of simulations: one pass over the rows."""
     decodes = plan.num_decodes
     decode_context = tokens = context = firsts = 0
@@ -58,12 +58,12 @@ class StepLog:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._steps: deque[StepSample] = deque(maxlen=MOST_STEPS)
+        self._steps: deque[StepSample] = deque(maxlen=MAX_STEPS)
         self._ended: float | None = None
         self.count = 0
         """Steps ever logged; the cursor of a reader that has seen them all."""
 
-    def see_step(self, plan: StepPlan, seconds: float, now: float) -> None:
+    def see_step(self, plan: SchedulerOutput, seconds: float, now: float) -> None:
         """A step was committed at ``now``."""
         between = None if self._ended is None else max(0.0, now - seconds - self._ended)
         with self._lock:

@@ -8,7 +8,7 @@ from collections import defaultdict
 
 from pydantic import Field
 
-from engine.telemetry.frame import Part
+from slotdeck.engine.telemetry.frame import Part
 
 
 class Profile(Part):

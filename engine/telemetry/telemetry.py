@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from engine.core.events import Event, EventKind, PreemptionCause
-from engine.core.request import StepPlan
-from engine.telemetry.estimate import Pace
-from engine.telemetry.frame import CounterInfo, FrameEvent, WindowInfo
-from engine.telemetry.metrics import Metrics
-from engine.telemetry.refused import RefusedClients
-from engine.telemetry.request_log import RequestLog
-from engine.telemetry.step_log import StepLog
-from engine.telemetry.windows import Samples, percentile, percentiles
+from slotdeck.engine.core.events import Event, EventKind, PreemptionCause
+from slotdeck.engine.core.request import SchedulerOutput
+from slotdeck.engine.telemetry.estimate import Pace
+from slotdeck.engine.telemetry.frame import CounterInfo, FrameEvent, WindowInfo
+from slotdeck.engine.telemetry.metrics import Metrics
+from slotdeck.engine.telemetry.refused import RefusedClients
+from slotdeck.engine.telemetry.request_log import RequestLog
+from slotdeck.engine.telemetry.step_log import StepLog
+from slotdeck.engine.telemetry.windows import Samples, percentile, percentiles
 
 log = logging.getLogger("slotdeck.engine")
 
@@ -118,7 +118,7 @@ class Telemetry:
 
     # -- from the loop --------------------------------------------------------------------------------------
 
-    def observe_step(self, plan: StepPlan, seconds: float, now: float, generated: int) -> None:
+    def observe_step(self, plan: SchedulerOutput, seconds: float, now: float, generated: int) -> None:
         """One committed step: its length, the prompt tokens it computed and the tokens it gave out."""
         prompt = plan.num_prefill_tokens
         with self._lock:

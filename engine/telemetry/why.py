@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.core.events import PreemptionCause
-from engine.telemetry.request_detail import RequestDetail
+from slotdeck.engine.core.events import PreemptionCause
+from slotdeck.engine.telemetry.request_detail import RequestDetail
 
 SHORT_WAIT = 0.1
 """Seconds in the queue that nobody notices."""

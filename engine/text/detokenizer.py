@@ -6,10 +6,10 @@ shows half of one, and the joined stream is the text of all tokens.
 
 from __future__ import annotations
 
-from engine.text.tokenizer import TextModel
+from slotdeck.engine.text.tokenizer import TextModel
 
 _REPLACEMENT = "\ufffd"
-_MOST_UNCERTAIN = 3
+_MAX_UNCERTAIN = 3
 """A character has at most 4 bytes, so at most 3 can wait for the next; each decodes to U+FFFD meanwhile."""
 
 
@@ -28,7 +28,7 @@ class Detokenizer:
         """Text that became certain with this token, possibly empty."""
         self._ids.append(token_id)
         text = self._text.decode(self._ids)
-        uncertain = min(len(text) - len(text.rstrip(_REPLACEMENT)), _MOST_UNCERTAIN)
+        uncertain = min(len(text) - len(text.rstrip(_REPLACEMENT)), _MAX_UNCERTAIN)
         new = text[self._shown : len(text) - uncertain]
         self._shown += len(new)
         if new and not uncertain:

@@ -16,8 +16,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from engine.text.template import ChatTemplateError, Message, compile_template
-from engine.text.token_bytes import bytes_reader
+from slotdeck.engine.text.template import ChatTemplateError, Message, compile_template
+from slotdeck.engine.text.token_bytes import bytes_reader
 
 # Prompts are tokenised in threads of the server's own; a second pool inside would only take cores from the engine.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

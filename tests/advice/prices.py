@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.advice.speed_card import Limit, SpeedCard, Wording
-from engine.advice.step_model import StepModel
-from engine.advice.traffic import Edge
+from slotdeck.engine.advice.speed_card import Limit, SpeedCard, Wording
+from slotdeck.engine.advice.step_model import StepModel
+from slotdeck.engine.advice.traffic import Edge
 
 PRICES = StepModel(
     step=0.006,

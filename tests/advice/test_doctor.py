@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from engine.advice.doctor import RULES, diagnose
-from engine.advice.finding import Finding
-from engine.advice.window import Window, too_early
-from engine.telemetry.frame import (
+from slotdeck.engine.advice.doctor import RULES, diagnose
+from slotdeck.engine.advice.finding import Finding
+from slotdeck.engine.advice.window import Window, too_early
+from slotdeck.engine.telemetry.frame import (
     CounterInfo,
     EngineInfo,
     Frame,

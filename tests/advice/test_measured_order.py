@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from engine.advice.outcome import Outcome
-from engine.advice.simulator import Simulator
-from engine.advice.speed_card import SpeedCard
-from engine.advice.step_model import StepModel, StepTimes
-from engine.advice.traffic import Edge, Turn, User
-from engine.settings import LiveSettings
+from slotdeck.engine.advice.outcome import Outcome
+from slotdeck.engine.advice.simulator import Simulator
+from slotdeck.engine.advice.speed_card import SpeedCard
+from slotdeck.engine.advice.step_model import StepModel, StepTimes
+from slotdeck.engine.advice.traffic import Edge, Turn, User
+from slotdeck.engine.settings import LiveSettings
 from tests.truth import COMPARED
 from tests.truth import predicted as predicted_by_card
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.advice.capacity import CapacityError, Memory, ModelFacts, Speed
-from engine.advice.plan import Now, Plan, Question
-from engine.advice.planner import make_plan
-from engine.advice.running import kv_dtype_of, memory_of, model_of
-from engine.settings import LiveSettings
-from engine.telemetry.frame import EngineInfo, HostInfo, PoolInfo
+from slotdeck.engine.advice.capacity import CapacityError, Memory, ModelFacts, Speed
+from slotdeck.engine.advice.plan import Now, Plan, Question
+from slotdeck.engine.advice.planner import make_plan
+from slotdeck.engine.advice.running import kv_dtype_of, memory_of, model_of
+from slotdeck.engine.settings import LiveSettings
+from slotdeck.engine.telemetry.frame import EngineInfo, HostInfo, PoolInfo
 from tests.advice.test_capacity import EIGHT_B, SMOLLM2
 from tests.advice.test_doctor import frame
 

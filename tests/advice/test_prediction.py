@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from console.predictions import can_be_predicted, in_words
-from engine.advice.finding import Finding
-from engine.advice.prediction import NoPredictionError, predict
-from engine.advice.recorded import replay
-from engine.advice.speed_card import Limit, SpeedCard, Wording
-from engine.advice.step_model import StepModel
-from engine.advice.traffic import Edge
-from engine.settings import LiveSettings
-from engine.telemetry.frame import LimitInfo, WindowInfo
-from engine.telemetry.history_file import RequestRecord
+from slotdeck.console.predictions import can_be_predicted, in_words
+from slotdeck.engine.advice.finding import Finding
+from slotdeck.engine.advice.prediction import NoPredictionError, predict
+from slotdeck.engine.advice.recorded import replay
+from slotdeck.engine.advice.speed_card import Limit, SpeedCard, Wording
+from slotdeck.engine.advice.step_model import StepModel
+from slotdeck.engine.advice.traffic import Edge
+from slotdeck.engine.settings import LiveSettings
+from slotdeck.engine.telemetry.frame import LimitInfo, WindowInfo
+from slotdeck.engine.telemetry.history_file import RequestRecord
 from tests.advice.test_doctor import run
 
 PRICES = StepModel(

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from engine.advice.recorded import replay, users_of
-from engine.settings import LiveSettings
-from engine.telemetry.history_file import RequestRecord
+from slotdeck.engine.advice.recorded import replay, users_of
+from slotdeck.engine.settings import LiveSettings
+from slotdeck.engine.telemetry.history_file import RequestRecord
 from tests.advice.prices import CARD
 
 START = 1_790_000_000.0

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from engine.advice import search as searching
-from engine.advice.outcome import Outcome
-from engine.advice.recorded import simulate
-from engine.advice.search import Found, Goals, Tried, search
-from engine.advice.traffic import Traffic, User
-from engine.settings import LiveSettings
+from slotdeck.engine.advice import search as searching
+from slotdeck.engine.advice.outcome import Outcome
+from slotdeck.engine.advice.recorded import simulate
+from slotdeck.engine.advice.search import Found, Goals, Tried, search
+from slotdeck.engine.advice.traffic import Traffic, User
+from slotdeck.engine.settings import LiveSettings
 from tests.advice.prices import CARD
 
 TRAFFIC = Traffic("agent", 4, 6.0, 512)

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.advice.outcome import Outcome
-from engine.advice.simulated_frames import FrameMaker
-from engine.advice.simulator import Simulator
-from engine.advice.step_model import StepTimes
-from engine.advice.traffic import KINDS, Edge, Traffic, Turn, User, describe
-from engine.settings import LiveSettings
-from engine.telemetry.frame import EngineInfo, Frame
+from slotdeck.engine.advice.outcome import Outcome
+from slotdeck.engine.advice.simulated_frames import FrameMaker
+from slotdeck.engine.advice.simulator import Simulator
+from slotdeck.engine.advice.step_model import StepTimes
+from slotdeck.engine.advice.traffic import KINDS, Edge, Traffic, Turn, User, describe
+from slotdeck.engine.settings import LiveSettings
+from slotdeck.engine.telemetry.frame import EngineInfo, Frame
 from tests.advice.prices import PRICES
 
 

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from engine.advice.step_model import StepModelError, StepTimes, fit
-from engine.telemetry.step_log import StepSample, StepWork, read_samples
+from slotdeck.engine.advice.step_model import StepModelError, StepTimes, fit
+from slotdeck.engine.telemetry.step_log import StepSample, StepWork, read_samples
 from tests.advice.prices import PRICES
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.advice.planner import make_plan
-from engine.advice.what_if import BUSY_SECONDS, PAUSING_SECONDS, Expected, People, expect, people_of
-from engine.settings import LiveSettings
+from slotdeck.engine.advice.planner import make_plan
+from slotdeck.engine.advice.what_if import BUSY_SECONDS, PAUSING_SECONDS, Expected, People, expect, people_of
+from slotdeck.engine.settings import LiveSettings
 from tests.advice.prices import CARD
 from tests.advice.test_planner import CHAT
 

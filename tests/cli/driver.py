@@ -9,7 +9,7 @@ import threading
 import types
 from pathlib import Path
 
-from console.cli import engine_process, entry, hosting, main
+from slotdeck.console.cli import engine_process, entry, hosting, main
 
 COMMAND = (sys.executable, "-m", "tests.cli.fake_engine")
 ways = ["quick"]
@@ -42,10 +42,10 @@ def run_console(source: object, *, hosted: bool, socket: Path, notices: list[str
 
 def install() -> None:
     hosting.ENGINE_COMMAND = engine_process.ENGINE_COMMAND = COMMAND
-    app, source = types.ModuleType("console.app"), types.ModuleType("console.sources.engine")
+    app, source = types.ModuleType("slotdeck.console.app"), types.ModuleType("slotdeck.console.sources.engine")
     app.run_console = run_console  # type: ignore[attr-defined]
     source.EngineSource = lambda socket, **_: socket  # type: ignore[attr-defined]
-    sys.modules |= {"console.app": app, "console.sources.engine": source}
+    sys.modules |= {"slotdeck.console.app": app, "slotdeck.console.sources.engine": source}
     commands = main.run
 
     def run_commands() -> None:

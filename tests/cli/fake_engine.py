@@ -1,4 +1,4 @@
-"""A stand-in for `python -m engine`: admin socket, HTTP API and start-up behaviour, without a model.
+"""A stand-in for `python -m slotdeck.engine`: admin socket, HTTP API and start-up behaviour, without a model.
 
 As a program it obeys ``FAKE_ENGINE`` (see :func:`main`) and the ``SLOTDECK_*`` variables, as the engine does.
 """
@@ -23,9 +23,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from engine.paths import default_socket
-from engine.settings import SETTINGS, StartSettings, load_settings
-from engine.telemetry.frame import (
+from slotdeck.engine.paths import default_socket
+from slotdeck.engine.settings import SETTINGS, StartSettings, load_settings
+from slotdeck.engine.telemetry.frame import (
     CounterInfo,
     EngineInfo,
     Frame,

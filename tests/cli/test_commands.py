@@ -13,14 +13,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from console.cli import exits
-from console.cli.engine_process import LogTail
-from console.cli.exits import CODES, EPILOG
-from console.cli.flags import settings_flags
-from console.cli.main import app
-from console.cli.variables import unread_variables
-from engine import __version__
-from engine.settings import SETTINGS, to_environment
+from slotdeck.console.cli import exits
+from slotdeck.console.cli.engine_process import LogTail
+from slotdeck.console.cli.exits import CODES, EPILOG
+from slotdeck.console.cli.flags import settings_flags
+from slotdeck.console.cli.main import app
+from slotdeck.console.cli.variables import unread_variables
+from slotdeck.engine import __version__
+from slotdeck.engine.settings import SETTINGS, to_environment
 from tests.cli.fake_engine import engine_on
 from tests.cli.support import ROOT, Deck
 
@@ -31,7 +31,7 @@ HEAVY = ("torch", "transformers", "textual", "httpx", "numpy", "rich")
 def test_help_and_version_import_nothing_heavy(arguments: list[str]) -> None:
     code = (
         "import sys\n"
-        "from console.cli.main import run\n"
+        "from slotdeck.console.cli.main import run\n"
         "sys.argv = ['slotdeck', *sys.argv[1:]]\n"
         "try:\n    run()\n"
         f"finally:\n    print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)\n"

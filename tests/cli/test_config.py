@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from console.cli.main import app
-from console.configuration import ConsoleConfiguration, load_configuration
-from engine.settings import SETTINGS
+from slotdeck.console.cli.main import app
+from slotdeck.console.configuration import ConsoleConfiguration, load_configuration
+from slotdeck.engine.settings import SETTINGS
 
 
 @pytest.fixture

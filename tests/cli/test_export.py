@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from console.cli.main import app
+from slotdeck.console.cli.main import app
 from tests.cli.fake_engine import engine_on
 
 

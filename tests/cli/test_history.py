@@ -15,12 +15,12 @@ import pexpect
 import pytest
 from typer.testing import CliRunner
 
-from console.cli.main import app
-from console.cli.moments import parse_moment, time_range
-from console.sources.recording import read_frames
-from engine.telemetry.frame import Frame
-from engine.telemetry.history_file import RequestRecord, history_path
-from engine.telemetry.recorder import Recorder
+from slotdeck.console.cli.main import app
+from slotdeck.console.cli.moments import parse_moment, time_range
+from slotdeck.console.sources.recording import read_frames
+from slotdeck.engine.telemetry.frame import Frame
+from slotdeck.engine.telemetry.history_file import RequestRecord, history_path
+from slotdeck.engine.telemetry.recorder import Recorder
 from tests.cli.support import Deck
 from tests.console import frames as made
 
@@ -32,7 +32,7 @@ class Picture:
     """An engine that only has a telemetry to listen to and frames to give."""
 
     def __init__(self) -> None:
-        from engine.telemetry.telemetry import Telemetry
+        from slotdeck.engine.telemetry.telemetry import Telemetry
 
         self.info = made.ENGINE
         self.telemetry = Telemetry(lambda: 0.0, lambda: made.START)
@@ -194,7 +194,8 @@ def test_a_recording_plays_on_the_live_screen_and_says_that_it_is_one(deck: Deck
         for step in range(3):
             file.write(made.busy(step * 4).model_dump_json(exclude_defaults=True) + "\n")
     spawned = pexpect.spawn(
-        sys.executable, ["-c", "from console.cli.main import run; run()", "replay", str(path), "--speed", "50"],
+        sys.executable,
+        ["-c", "from slotdeck.console.cli.main import run; run()", "replay", str(path), "--speed", "50"],
         env=deck.environment, cwd=str(tmp_path), encoding="utf-8", timeout=30, dimensions=(24, 100),
     )  # fmt: skip
     deck.terminals.append(spawned)

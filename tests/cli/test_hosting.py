@@ -12,8 +12,8 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from console.sources.process import exit_code as process_end
-from console.sources.process import lives
+from slotdeck.console.sources.process import exit_code as process_end
+from slotdeck.console.sources.process import lives
 from tests.cli.support import DRIVER, PATIENCE, Deck, console_pid, eventually, exit_code, process_runs
 
 
@@ -333,7 +333,7 @@ def test_the_engine_holds_its_lock_before_it_imports_what_takes_seconds(deck: De
     code = (
         "import importlib.abc, os, sys\n"
         "from pathlib import Path\n"
-        "from console.sources.process import lock_holder\n"
+        "from slotdeck.console.sources.process import lock_holder\n"
         "class AtTorch(importlib.abc.MetaPathFinder):\n"
         "    def find_spec(self, name, path, target=None):\n"
         "        if name == 'torch':\n"
@@ -341,7 +341,7 @@ def test_the_engine_holds_its_lock_before_it_imports_what_takes_seconds(deck: De
         "            os._exit(9)\n"
         "sys.meta_path.insert(0, AtTorch())\n"
         "sys.argv = ['engine', 'serve']\n"
-        "from engine.__main__ import main\n"
+        "from slotdeck.engine.__main__ import main\n"
         "main()\n"
     )
     result = subprocess.run(

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from console.cli import plan_inputs
-from console.cli.main import app
-from engine.advice.speed_card import save_card
-from engine.telemetry.frame import EngineInfo, Frame, HostInfo, PoolInfo
+from slotdeck.console.cli import plan_inputs
+from slotdeck.console.cli.main import app
+from slotdeck.engine.advice.speed_card import save_card
+from slotdeck.engine.telemetry.frame import EngineInfo, Frame, HostInfo, PoolInfo
 from tests.advice.prices import CARD
 from tests.advice.test_capacity import QWEN3_8B
 from tests.cli.fake_engine import FakeEngine, engine_on

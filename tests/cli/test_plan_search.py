@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from console.cli import plan_search
-from console.cli.main import app
-from console.cli.plan_search import Job
-from console.cli.plan_search_report import verify_text
-from console.load.verify import Measured
-from console.sources.recording import read_frames
-from engine.advice.search import Found, search
-from engine.advice.speed_card import SpeedCardError, find_card, newest_card, read_card, save_card
-from engine.settings import LiveSettings
-from engine.telemetry.frame import EngineInfo
-from engine.telemetry.history_file import history_path
-from engine.telemetry.history_writer import HistoryWriter
+from slotdeck.console.cli import plan_search
+from slotdeck.console.cli.main import app
+from slotdeck.console.cli.plan_search import Job
+from slotdeck.console.cli.plan_search_report import verify_text
+from slotdeck.console.load.verify import Measured
+from slotdeck.console.sources.recording import read_frames
+from slotdeck.engine.advice.search import Found, search
+from slotdeck.engine.advice.speed_card import SpeedCardError, find_card, newest_card, read_card, save_card
+from slotdeck.engine.settings import LiveSettings
+from slotdeck.engine.telemetry.frame import EngineInfo
+from slotdeck.engine.telemetry.history_file import history_path
+from slotdeck.engine.telemetry.history_writer import HistoryWriter
 from tests.advice.prices import CARD
 from tests.advice.test_recorded import record
 from tests.advice.test_search import run as simulated
@@ -175,7 +175,7 @@ def test_verify_serves_the_choice_and_the_runner_up_with_the_same_traffic(
         served.append((start.slots, start.budget, start.kv_tokens, traffic.seconds))
         return Measured(0.1, 0.5, 0.02, 0.05, 80.0, 9, 0, 0, 0, 10.0, others=1.5)
 
-    monkeypatch.setattr("console.load.verify.verify", verify)
+    monkeypatch.setattr("slotdeck.console.load.verify.verify", verify)
     result = run(tmp_path, *AGENTS, "--verify", "--runs", "2")
     assert result.exit_code == 0, result.output
     assert len(served) == 4
@@ -190,7 +190,7 @@ def test_verify_serves_the_choice_and_the_runner_up_with_the_same_traffic(
 
 def test_a_card_is_measured_saved_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "console.load.card.measure_card", lambda _settings, _say: CARD.model_copy(update={"others": 0.9})
+        "slotdeck.console.load.card.measure_card", lambda _settings, _say: CARD.model_copy(update={"others": 0.9})
     )
     file = tmp_path / "card.json"
     result = CliRunner().invoke(app, ["bench", "--card", "--output", str(file)])

@@ -26,7 +26,7 @@ from statistics import median
 
 import psutil
 
-from console.load.machine import describe_machine, machine_line
+from slotdeck.console.load.machine import describe_machine, machine_line
 
 ROOT = Path(__file__).parents[2]
 ROWS, CELLS = 24, 80
@@ -48,13 +48,13 @@ Empty().run(mouse=False)
 CONSOLE = """
 import sys
 from pathlib import Path
-from console.quick import stop_collecting
+from slotdeck.console.quick import stop_collecting
 stop_collecting()
-from console.app import run_console
-from console.sources.engine import EngineSource
+from slotdeck.console.app import run_console
+from slotdeck.console.sources.engine import EngineSource
 run_console(EngineSource(Path(sys.argv[1])), hosted=False, socket=Path(sys.argv[1]))
 """
-ATTACH = "import sys; from console.cli.entry import run; sys.argv[0] = 'slotdeck'; run()"
+ATTACH = "import sys; from slotdeck.console.cli.entry import run; sys.argv[0] = 'slotdeck'; run()"
 
 
 @contextmanager

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from engine.settings import SETTINGS
-from engine.telemetry.frame import Frame
+from slotdeck.engine.settings import SETTINGS
+from slotdeck.engine.telemetry.frame import Frame
 from tests.console import frames
 
-MOST_SLOTS = 64
+MAX_SLOTS = 64
 
 
 class FakeEngine:
@@ -136,7 +136,7 @@ class FakeEngine:
         if body.get("revision") not in (None, self.limits.revision):
             return 409, {"error": {"message": f"settings are at revision {self.limits.revision}", "code": "conflict"}}
         for name, value in body["changes"].items():
-            most = MOST_SLOTS if name == "slots" else SETTINGS[name].maximum
+            most = MAX_SLOTS if name == "slots" else SETTINGS[name].maximum
             if value > (most or 0):
                 return 422, {"error": {"message": f"{name}: at most {most} fit this pool", "param": name}}
             self.set(**{name: value})
@@ -160,8 +160,8 @@ async def _main(socket: Path, situation: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--console":
-        from console.app import run_console
-        from console.sources.engine import EngineSource
+        from slotdeck.console.app import run_console
+        from slotdeck.console.sources.engine import EngineSource
 
         path = Path(sys.argv[2])
         sys.exit(run_console(EngineSource(path), hosted="hosted" in sys.argv, socket=path))

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from engine.settings import LiveSettings
-from engine.telemetry.frame import (
+from slotdeck.engine.settings import LiveSettings
+from slotdeck.engine.telemetry.frame import (
     CounterInfo,
     EngineInfo,
     Frame,

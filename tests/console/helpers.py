@@ -9,11 +9,11 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from console.app import ConsoleApp
-from console.sources.base import Answer, Disconnected, Update
-from console.widgets.cells import plain
-from engine.telemetry.frame import Frame
-from engine.telemetry.request_detail import RequestDetail
+from slotdeck.console.app import ConsoleApp
+from slotdeck.console.sources.base import Answer, Disconnected, Update
+from slotdeck.console.widgets.cells import plain
+from slotdeck.engine.telemetry.frame import Frame
+from slotdeck.engine.telemetry.request_detail import RequestDetail
 
 
 class ScriptedSource:

@@ -7,16 +7,16 @@ from pathlib import Path
 from textual.color import Color
 from textual.theme import Theme
 
-from console.actions import ACTIONS
-from console.app import ConsoleApp
-from console.configuration import ConsoleConfiguration
-from console.keymap import Keymap, with_keys_table
-from console.knobs import KNOBS, LIVE_SETTINGS
-from console.screens.catalogue import PAGES, make_page
-from console.screens.help import HelpScreen, help_lines
-from console.sources.base import Answer
-from console.widgets.cells import plain
-from engine.settings import SETTINGS
+from slotdeck.console.actions import ACTIONS
+from slotdeck.console.app import ConsoleApp
+from slotdeck.console.configuration import ConsoleConfiguration
+from slotdeck.console.keymap import Keymap, with_keys_table
+from slotdeck.console.knobs import KNOBS, LIVE_SETTINGS
+from slotdeck.console.screens.catalogue import PAGES, make_page
+from slotdeck.console.screens.help import HelpScreen, help_lines
+from slotdeck.console.sources.base import Answer
+from slotdeck.console.widgets.cells import plain
+from slotdeck.engine.settings import SETTINGS
 from tests.console import frames
 from tests.console.helpers import GONE, FakeLoad, confirmed, console, screen_text, seen, until
 
@@ -400,7 +400,7 @@ def contrast_ratio(one: Color, other: Color) -> float:
 
 def test_themes_are_readable() -> None:
     """Labels and states keep a contrast of 4.5, quiet text one of 3, on every theme with colours of its own."""
-    from console.themes import SLOT_STATES, load_themes
+    from slotdeck.console.themes import SLOT_STATES, load_themes
 
     themes, problems = load_themes()
     assert problems == []

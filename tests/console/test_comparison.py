@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from console.comparison import Comparer, in_words
-from console.store import Store
-from console.widgets.card import card_lines
-from console.widgets.cells import line_width, plain
-from engine.telemetry.frame import Frame
+from slotdeck.console.comparison import Comparer, in_words
+from slotdeck.console.store import Store
+from slotdeck.console.widgets.card import card_lines
+from slotdeck.console.widgets.cells import line_width, plain
+from slotdeck.engine.telemetry.frame import Frame
 from tests.console import frames
 from tests.console.helpers import console, screen_text, seen, until
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from console.app import ConsoleApp
-from console.demo.export import from_json
-from console.demo.state import Event
-from console.demo.wanted import Wanted
-from console.screens.demo import DemoPage
-from console.sources.recording import RecordingSource
-from engine.telemetry.frame import Frame
+from slotdeck.console.app import ConsoleApp
+from slotdeck.console.demo.export import from_json
+from slotdeck.console.demo.state import Event
+from slotdeck.console.demo.wanted import Wanted
+from slotdeck.console.screens.demo import DemoPage
+from slotdeck.console.sources.recording import RecordingSource
+from slotdeck.engine.telemetry.frame import Frame
 from tests.console import frames
 from tests.console.helpers import FakeLoad, ScriptedSource, screen_text, seen, until
 from tests.console.test_pictures import SIZES, SizeIds

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from console.app import ConsoleApp, run_console
-from console.keymap import Keymap
-from console.screens.help import help_lines
-from console.sources.base import Disconnected, EngineEnd
-from console.widgets.cells import plain
+from slotdeck.console.app import ConsoleApp, run_console
+from slotdeck.console.keymap import Keymap
+from slotdeck.console.screens.help import help_lines
+from slotdeck.console.sources.base import Disconnected, EngineEnd
+from slotdeck.console.widgets.cells import plain
 from tests.console import frames
 from tests.console.helpers import GONE, ScriptedSource, console, screen_text, seen
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from console.app import ConsoleApp
-from console.screens.history import HistoryPage
-from console.sources.recording import RecordingSource, read_frames
-from engine.paths import state_folder
-from engine.telemetry.frame import Frame
-from engine.telemetry.history_file import history_path
-from engine.telemetry.recorder import Recorder
-from engine.telemetry.telemetry import Telemetry
+from slotdeck.console.app import ConsoleApp
+from slotdeck.console.screens.history import HistoryPage
+from slotdeck.console.sources.recording import RecordingSource, read_frames
+from slotdeck.engine.paths import state_folder
+from slotdeck.engine.telemetry.frame import Frame
+from slotdeck.engine.telemetry.history_file import history_path
+from slotdeck.engine.telemetry.recorder import Recorder
+from slotdeck.engine.telemetry.telemetry import Telemetry
 from tests.console import frames
 from tests.console.helpers import console, screen_text, seen, until
 
@@ -206,7 +206,7 @@ def when(*keys: str, text: str) -> Callable[[Pilot[int]], Any]:
 @pytest.mark.parametrize("size", [(80, 24), (120, 36), (180, 50)], ids=["80x24", "120x36", "180x50"])
 def test_picture(snap_compare: Callable[..., bool], size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(record(evening()))
-    monkeypatch.setattr("console.screens.history.time.time", lambda: frames.START + DAY + 3600)
+    monkeypatch.setattr("slotdeck.console.screens.history.time.time", lambda: frames.START + DAY + 3600)
     app = ConsoleApp(RecordingSource([frames.steady()]), clock=lambda: 100.0)
     ready = when("4", "N", "N", text="den preempted, the KV pool is full")
     assert snap_compare(app, terminal_size=size, run_before=ready)

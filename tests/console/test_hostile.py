@@ -6,15 +6,15 @@ import re
 
 from rich.cells import cell_len
 
-from console.screens.catalogue import PAGES
-from console.screens.page import Page
-from console.sources.base import Disconnected, EngineEnd
-from console.store import Store
-from console.widgets.cells import line_width, plain
-from console.widgets.findings import finding_lines
-from console.widgets.glyphs import to_ascii
-from engine.advice.finding import Finding
-from engine.telemetry.frame import Frame, WaitingInfo
+from slotdeck.console.screens.catalogue import PAGES
+from slotdeck.console.screens.page import Page
+from slotdeck.console.sources.base import Disconnected, EngineEnd
+from slotdeck.console.store import Store
+from slotdeck.console.widgets.cells import line_width, plain
+from slotdeck.console.widgets.findings import finding_lines
+from slotdeck.console.widgets.glyphs import to_ascii
+from slotdeck.engine.advice.finding import Finding
+from slotdeck.engine.telemetry.frame import Frame, WaitingInfo
 from tests.console import frames
 from tests.console.helpers import console, seen
 from tests.console.test_lines import HOSTILE

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.consequences import consequence, consequence_of_all
-from console.knobs import (
+from slotdeck.console.consequences import consequence, consequence_of_all
+from slotdeck.console.knobs import (
     LIVE_SETTINGS,
     SETTLED_AFTER,
     Knobs,
@@ -19,11 +19,11 @@ from console.knobs import (
     stepped,
     turns,
 )
-from console.sources.base import Answer
-from console.status import StatusLine
-from console.widgets.cells import plain
-from console.widgets.settings_panel import settings_panel
-from engine.telemetry.frame import Bounds, Frame
+from slotdeck.console.sources.base import Answer
+from slotdeck.console.status import StatusLine
+from slotdeck.console.widgets.cells import plain
+from slotdeck.console.widgets.settings_panel import settings_panel
+from slotdeck.engine.telemetry.frame import Bounds, Frame
 from tests.console import frames
 from tests.console.helpers import confirmed
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from console.screens.leave import LeaveScreen
-from console.sources.base import Answer, Disconnected
-from console.widgets.cells import plain
+from slotdeck.console.screens.leave import LeaveScreen
+from slotdeck.console.sources.base import Answer, Disconnected
+from slotdeck.console.widgets.cells import plain
 from tests.console import frames
 from tests.console.helpers import GONE, console, seen, until
 

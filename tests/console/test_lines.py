@@ -9,15 +9,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from console.screens.live import ZOOMS, LiveState, compose_live
-from console.screens.page import Chrome
-from console.status import Status
-from console.store import Store
-from console.widgets import formats
-from console.widgets.cells import clean, cut, exact, left, line_width, plain, right, wrap
-from console.widgets.glyphs import gap_bars, progress, shares, sparkline, to_ascii
-from console.widgets.selection import SORTS, Choice, Cursor
-from engine.telemetry.frame import Frame, SlotInfo, WaitingInfo
+from slotdeck.console.screens.live import ZOOMS, LiveState, compose_live
+from slotdeck.console.screens.page import Chrome
+from slotdeck.console.status import Status
+from slotdeck.console.store import Store
+from slotdeck.console.widgets import formats
+from slotdeck.console.widgets.cells import clean, cut, exact, left, line_width, plain, right, wrap
+from slotdeck.console.widgets.glyphs import gap_bars, progress, shares, sparkline, to_ascii
+from slotdeck.console.widgets.selection import SORTS, Choice, Cursor
+from slotdeck.engine.telemetry.frame import Frame, SlotInfo, WaitingInfo
 from tests.console import frames
 
 HOSTILE = (

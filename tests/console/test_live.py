@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from console.cli.top import picture
-from console.screens.live import LiveState, compose_live
-from console.screens.page import Chrome
-from console.sources.base import Disconnected, EngineEnd
-from console.status import Status
-from console.store import Store, View
-from console.widgets.cells import plain
-from console.widgets.events import event_lines
-from console.widgets.selection import Choice
-from engine.telemetry.frame import CounterInfo, Frame
+from slotdeck.console.cli.top import picture
+from slotdeck.console.screens.live import LiveState, compose_live
+from slotdeck.console.screens.page import Chrome
+from slotdeck.console.sources.base import Disconnected, EngineEnd
+from slotdeck.console.status import Status
+from slotdeck.console.store import Store, View
+from slotdeck.console.widgets.cells import plain
+from slotdeck.console.widgets.events import event_lines
+from slotdeck.console.widgets.selection import Choice
+from slotdeck.engine.telemetry.frame import CounterInfo, Frame
 from tests.console import frames
 from tests.console.helpers import GONE
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from console.screens.live import compose_live
-from console.screens.page import Chrome
-from console.sources.base import Past
-from console.store import Store
-from engine.telemetry.frame import Frame, SlotInfo, SlotState
-from engine.telemetry.past import Past as EnginePast
+from slotdeck.console.screens.live import compose_live
+from slotdeck.console.screens.page import Chrome
+from slotdeck.console.sources.base import Past
+from slotdeck.console.store import Store
+from slotdeck.engine.telemetry.frame import Frame, SlotInfo, SlotState
+from slotdeck.engine.telemetry.past import Past as EnginePast
 from tests.console import frames
 from tests.console.helpers import GONE
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 from textual.pilot import Pilot
 
-from console.app import ConsoleApp
-from console.sources.recording import RecordingSource
-from engine.telemetry.frame import Frame
+from slotdeck.console.app import ConsoleApp
+from slotdeck.console.sources.recording import RecordingSource
+from slotdeck.engine.telemetry.frame import Frame
 from tests.console import frames
 from tests.console.helpers import GONE, seen, until
 from tests.screenshots import PICTURES, RECORDINGS, SCENES, Picture, moment, pictures, render

@@ -9,19 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from textual.pilot import Pilot
 
-from console.app import ConsoleApp
-from console.planner_form import FIELDS, Form, shown
-from console.screens.planner import PlannerPage
-from console.sources.base import Answer
-from console.what_if import Job, what_if
-from console.widgets.cells import line_width, plain
-from console.widgets.plan import setting_lines, upper_lines, verdict_lines
-from engine.advice.capacity import KV_WIDTHS, CapacityError, Memory
-from engine.advice.plan import Plan
-from engine.advice.planner import make_plan
-from engine.advice.speed_card import save_card
-from engine.advice.what_if import People
-from engine.telemetry.frame import EngineInfo, Frame
+from slotdeck.console.app import ConsoleApp
+from slotdeck.console.planner_form import FIELDS, Form, shown
+from slotdeck.console.screens.planner import PlannerPage
+from slotdeck.console.sources.base import Answer
+from slotdeck.console.what_if import Job, what_if
+from slotdeck.console.widgets.cells import line_width, plain
+from slotdeck.console.widgets.plan import setting_lines, upper_lines, verdict_lines
+from slotdeck.engine.advice.capacity import KV_WIDTHS, CapacityError, Memory
+from slotdeck.engine.advice.plan import Plan
+from slotdeck.engine.advice.planner import make_plan
+from slotdeck.engine.advice.speed_card import save_card
+from slotdeck.engine.advice.what_if import People
+from slotdeck.engine.telemetry.frame import EngineInfo, Frame
 from tests.advice.prices import CARD
 from tests.console import frames
 from tests.console.helpers import GONE, confirmed, console, screen_text, seen, until

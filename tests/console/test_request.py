@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from textual.pilot import Pilot
 
-from console.app import ConsoleApp
-from console.screens.page import Chrome
-from console.screens.request import compose_request
-from console.store import Store
-from console.widgets.cells import line_width, plain
-from console.widgets.life import phases
-from engine.telemetry.frame import SlotInfo
-from engine.telemetry.request_detail import (
+from slotdeck.console.app import ConsoleApp
+from slotdeck.console.screens.page import Chrome
+from slotdeck.console.screens.request import compose_request
+from slotdeck.console.store import Store
+from slotdeck.console.widgets.cells import line_width, plain
+from slotdeck.console.widgets.life import phases
+from slotdeck.engine.telemetry.frame import SlotInfo
+from slotdeck.engine.telemetry.request_detail import (
     CAUSE_LETTERS,
     ChangeInfo,
     ChunkInfo,

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from console.sources.base import Disconnected, EngineEnd, Past, Update
-from console.sources.engine import FIRST_PAUSE, LONGEST_PAUSE, EngineSource
-from console.sources.process import record_end
-from console.sources.recording import RecordingSource, read_frames, write_frames
-from engine.telemetry.frame import Frame, WindowInfo
+from slotdeck.console.sources.base import Disconnected, EngineEnd, Past, Update
+from slotdeck.console.sources.engine import FIRST_PAUSE, MAX_PAUSE, EngineSource
+from slotdeck.console.sources.process import record_end
+from slotdeck.console.sources.recording import RecordingSource, read_frames, write_frames
+from slotdeck.engine.telemetry.frame import Frame, WindowInfo
 from tests.console import frames
 from tests.console.fake_engine import FakeEngine
 
@@ -62,7 +62,7 @@ async def test_reconnects_with_growing_pauses_and_sees_the_restart(socket: Path)
     assert frame.boot_id == "boot-2"
     assert pauses[0] == FIRST_PAUSE
     assert pauses == sorted(pauses)
-    assert pauses[-1] == LONGEST_PAUSE
+    assert pauses[-1] == MAX_PAUSE
     assert engine is not None
     await engine.stop()
     [gone] = await take(updates, 1)

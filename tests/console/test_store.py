@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from console.store import MOST_EVENTS, Store
+from slotdeck.console.store import MAX_EVENTS, Store
 from tests.console import frames
 from tests.console.helpers import GONE
 
@@ -33,9 +33,9 @@ def test_notes_of_the_engine_open_the_log_once() -> None:
 def test_the_log_is_bounded() -> None:
     store = Store()
     for step in range(3):
-        many = tuple(frames.event(i, "admitted", f"event {step} {i}") for i in range(MOST_EVENTS))
+        many = tuple(frames.event(i, "admitted", f"event {step} {i}") for i in range(MAX_EVENTS))
         store.apply(frames.steady().model_copy(update={"events": many}))
-    assert len(store.view.events) == MOST_EVENTS
+    assert len(store.view.events) == MAX_EVENTS
 
 
 def test_a_counter_that_rose_is_news_for_a_minute() -> None:

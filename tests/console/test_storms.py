@@ -55,15 +55,15 @@ def test_tui_17_an_idle_console_writes_nothing(socket: Path, environment: dict[s
 SLOW_DISK = """
 import sys, time
 from pathlib import Path
-import engine.telemetry.history
+import slotdeck.engine.telemetry.history
 def span(self):
     time.sleep(60)
-engine.telemetry.history.History.span = span
-from console.app import run_console
-from console.sources.engine import EngineSource
+slotdeck.engine.telemetry.history.History.span = span
+from slotdeck.console.app import run_console
+from slotdeck.console.sources.engine import EngineSource
 code = run_console(EngineSource(Path(sys.argv[1])), hosted=False, socket=None)
 import os
-os._exit(code)  # as the command does: `console.cli.terminal`
+os._exit(code)  # as the command does: `slotdeck.console.cli.terminal`
 """
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from console.terminal import ascii_wanted, terminal_problem
+from slotdeck.console.terminal import ascii_wanted, terminal_problem
 from tests.console.pty import ROOT, console, opened
 
 
@@ -106,8 +106,8 @@ def test_a_terminal_that_hangs_up_ends_the_console(socket: Path, environment: di
 NOISE = """
 import os, sys, threading, time, warnings
 from pathlib import Path
-from console.app import run_console
-from console.sources.engine import EngineSource
+from slotdeck.console.app import run_console
+from slotdeck.console.sources.engine import EngineSource
 def noise():
     for _ in range(20):
         os.write(2, b"NOISE-C\\n"); print("NOISE-P", file=sys.stderr); warnings.warn("NOISE-W"); time.sleep(0.02)
@@ -168,7 +168,7 @@ def test_no_terminal_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ascii_is_asked_for_by_variable_or_locale(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LC_ALL", "LC_CTYPE", "LANG"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("console.terminal._stdout_encoding", lambda: "utf-8")
+    monkeypatch.setattr("slotdeck.console.terminal._stdout_encoding", lambda: "utf-8")
     assert not ascii_wanted()
     monkeypatch.setenv("LANG", "de_DE.ISO-8859-1")
     assert ascii_wanted()
@@ -180,9 +180,10 @@ def test_ascii_is_asked_for_by_variable_or_locale(monkeypatch: pytest.MonkeyPatc
 
 def test_the_console_starts_without_the_engine_room() -> None:
     code = (
-        "import sys, console.app, console.sources.engine\n"
-        "heavy = [m for m in ('torch', 'transformers', 'httpx', 'engine.model', 'engine.loop', 'engine.server',"
-        " 'engine.text', 'typer') if m in sys.modules]\n"
+        "import sys, slotdeck.console.app, slotdeck.console.sources.engine\n"
+        "heavy = ['torch', 'transformers', 'httpx', 'typer']\n"
+        "heavy += [f'slotdeck.engine.{room}' for room in ('model', 'loop', 'server', 'text')]\n"
+        "heavy = [module for module in heavy if module in sys.modules]\n"
         "print(heavy)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

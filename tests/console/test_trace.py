@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.store import Store
-from console.trace import SECONDS, Tracer, changed_settings
-from console.widgets.cells import line_width, plain
-from console.widgets.plot import column_rows, linear, logarithmic, nice_top, resample
-from console.widgets.plots import plot_lines
-from console.widgets.slot_timeline import timeline_lines
-from engine.telemetry.frame import Frame, SlotInfo
+from slotdeck.console.store import Store
+from slotdeck.console.trace import SECONDS, Tracer, changed_settings
+from slotdeck.console.widgets.cells import line_width, plain
+from slotdeck.console.widgets.plot import column_rows, linear, logarithmic, nice_top, resample
+from slotdeck.console.widgets.plots import plot_lines
+from slotdeck.console.widgets.slot_timeline import timeline_lines
+from slotdeck.engine.telemetry.frame import Frame, SlotInfo
 from tests.console import frames
 from tests.console.helpers import GONE
 

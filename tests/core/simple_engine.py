@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.core.block_pool import BlockPool
-from engine.core.events import Event
-from engine.core.request import Request, SamplingParams, StepPlan, StepResult, Timeline
-from engine.core.scheduler import Scheduler
-from engine.settings import LiveSettings
+from slotdeck.engine.core.block_pool import BlockPool
+from slotdeck.engine.core.events import Event
+from slotdeck.engine.core.request import ModelRunnerOutput, Request, SamplingParams, SchedulerOutput, Timeline
+from slotdeck.engine.core.scheduler import Scheduler
+from slotdeck.engine.settings import LiveSettings
 
 
 class Engine:
@@ -37,19 +37,19 @@ class Engine:
     def change(self, **changes: Any) -> None:
         self.scheduler.update(self.scheduler.settings.model_copy(update=changes))
 
-    def plan(self) -> StepPlan:
+    def plan(self) -> SchedulerOutput:
         self.now += 1
         plan, events = self.scheduler.plan(self.now)
         self.events += events
         return plan
 
-    def commit(self, plan: StepPlan, token: int = 5) -> None:
+    def commit(self, plan: SchedulerOutput, token: int = 5) -> None:
         self.now += 1
         tokens = {row.request.id: token for row in plan.rows if row.samples}
-        self.events += self.scheduler.commit(plan, StepResult(tokens=tokens), self.now)
+        self.events += self.scheduler.commit(plan, ModelRunnerOutput(tokens=tokens), self.now)
         self.scheduler.check()
 
-    def step(self) -> StepPlan:
+    def step(self) -> SchedulerOutput:
         plan = self.plan()
         self.commit(plan)
         return plan
@@ -59,5 +59,5 @@ class Engine:
             self.step()
 
 
-def shares(plan: StepPlan) -> dict[str, int]:
+def shares(plan: SchedulerOutput) -> dict[str, int]:
     return {row.request.id: row.count for row in plan.rows}

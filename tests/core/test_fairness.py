@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.core.request import State
+from slotdeck.engine.core.request import State
 from tests.core.simple_engine import Engine
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.core.budget import LEAST_BUDGET, StepCost
+from slotdeck.engine.core.budget import MIN_BUDGET, StepCost
 from tests.core.simple_engine import Engine
 
 
@@ -36,7 +36,7 @@ def test_the_largest_budget_keeps_the_target() -> None:
 def test_an_unreachable_target_gives_the_floor_and_says_so() -> None:
     promise = measured().promise(0.020, 4, 1000)
     assert promise is not None
-    assert (promise.budget, promise.outlook) == (LEAST_BUDGET, "unreachable")
+    assert (promise.budget, promise.outlook) == (MIN_BUDGET, "unreachable")
     assert promise.seconds == pytest.approx(0.025, rel=0.05), "what decoding alone takes"
 
 
@@ -44,7 +44,7 @@ def test_a_target_that_only_the_least_prefill_breaks_is_not_called_kept() -> Non
     """Decoding alone takes 25 ms, with the floor 33 ms: 30 ms hold only while no prompt is computed."""
     promise = measured().promise(0.030, 4, 1000)
     assert promise is not None
-    assert (promise.budget, promise.outlook) == (LEAST_BUDGET, "floor")
+    assert (promise.budget, promise.outlook) == (MIN_BUDGET, "floor")
     assert promise.seconds == pytest.approx(0.033, rel=0.05), "what such a step takes"
 
 
@@ -90,11 +90,11 @@ def test_the_scheduler_follows_the_target_live() -> None:
     assert plan.num_prefill_tokens == engine.scheduler.budget_in_force
     assert 60 < plan.num_prefill_tokens < 90
     engine.change(itl_target=10)
-    assert engine.step().num_prefill_tokens == LEAST_BUDGET
+    assert engine.step().num_prefill_tokens == MIN_BUDGET
     assert engine.scheduler.promise is not None
     assert engine.scheduler.promise.outlook == "unreachable"
     engine.change(itl_target=25)
-    assert engine.step().num_prefill_tokens == LEAST_BUDGET
+    assert engine.step().num_prefill_tokens == MIN_BUDGET
     assert engine.scheduler.promise.outlook == "floor"
     engine.change(itl_target=0)
     assert (engine.scheduler.budget_in_force, engine.scheduler.promise) == (64, None)  # also before the next step

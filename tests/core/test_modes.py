@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.core.request import Request, State, StepPlan
+from slotdeck.engine.core.request import Request, SchedulerOutput, State
 from tests.core.simple_engine import Engine, shares
 
 
@@ -39,7 +39,7 @@ def test_static_holds_every_slot_until_the_longest_has_finished() -> None:
 def test_static_finishes_all_prefills_before_its_first_decode() -> None:
     engine = Engine(mode="static", slots=2, budget=16)
     quick, slow = engine.add(8, output=4), engine.add(60, output=4)
-    seen: list[StepPlan] = []
+    seen: list[SchedulerOutput] = []
     while not slow.num_output_tokens:
         seen.append(engine.step())
     assert quick.num_output_tokens == 1

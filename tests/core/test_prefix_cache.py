@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from engine.core.block_pool import BlockPool, content_of
-from engine.core.events import QueueFullError
-from engine.core.request import State
+from slotdeck.engine.core.block_pool import BlockPool, content_of
+from slotdeck.engine.core.events import QueueFullError
+from slotdeck.engine.core.request import State
 from tests.core.simple_engine import Engine, shares
 
 PROMPT = list(range(100, 180))

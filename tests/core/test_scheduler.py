@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from engine.core.block_pool import BlockPool, PoolExhaustedError
-from engine.core.events import EventKind, QueueFullError, RequestTooLargeError
-from engine.core.request import FinishReason, State, StepPlan, StepResult
-from engine.settings import SettingsError
+from slotdeck.engine.core.block_pool import BlockPool, PoolExhaustedError
+from slotdeck.engine.core.events import EventKind, QueueFullError, RequestTooLargeError
+from slotdeck.engine.core.request import FinishReason, ModelRunnerOutput, SchedulerOutput, State
+from slotdeck.engine.settings import SettingsError
 from tests.core.simple_engine import Engine, shares
 
 
@@ -316,7 +316,7 @@ def test_why_somebody_was_preempted_is_told() -> None:
     while second.state is not State.RUNNING:
         engine.step()
     plan = engine.plan()
-    only_first = StepPlan(rows=tuple(row for row in plan.rows if row.request is first), num_decodes=0)
+    only_first = SchedulerOutput(rows=tuple(row for row in plan.rows if row.request is first), num_decodes=0)
     events = engine.scheduler.fail_step(only_first, "injected", engine.now)
     preempted = [event for event in events if event.kind is EventKind.PREEMPTED]
     assert [(event.request, event.cause) for event in preempted] == [(second, "step_failed")]
@@ -326,7 +326,7 @@ def test_num_02_one_bad_row_fails_one_request() -> None:
     engine = Engine()
     good, bad = engine.add(8), engine.add(8)
     plan = engine.plan()
-    engine.scheduler.commit(plan, StepResult(tokens={good.id: 5}, failures={bad.id: "NaN logits"}), engine.now)
+    engine.scheduler.commit(plan, ModelRunnerOutput(tokens={good.id: 5}, failures={bad.id: "NaN logits"}), engine.now)
     assert bad.state is State.FAILED
     assert bad.failure == "NaN logits"
     engine.run_to_end()

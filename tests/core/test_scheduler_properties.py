@@ -11,11 +11,19 @@ import hypothesis.strategies as st
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
-from engine.core.block_pool import BlockPool, blocks_for
-from engine.core.events import Event, EventKind, QueueFullError, RequestTooLargeError
-from engine.core.request import FinishReason, Request, SamplingParams, State, StepPlan, StepResult, Timeline
-from engine.core.scheduler import Scheduler
-from engine.settings import BLOCK_SIZE, LiveSettings, SettingsError
+from slotdeck.engine.core.block_pool import BlockPool, blocks_for
+from slotdeck.engine.core.events import Event, EventKind, QueueFullError, RequestTooLargeError
+from slotdeck.engine.core.request import (
+    FinishReason,
+    ModelRunnerOutput,
+    Request,
+    SamplingParams,
+    SchedulerOutput,
+    State,
+    Timeline,
+)
+from slotdeck.engine.core.scheduler import Scheduler
+from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings, SettingsError
 
 END_TOKEN = 7
 NUM_BLOCKS = 12
@@ -48,7 +56,7 @@ class PlaceStore:
         for source, destination in moves.items():
             self._put(destination, self._block(source))
 
-    def swap(self, plan: StepPlan) -> None:
+    def swap(self, plan: SchedulerOutput) -> None:
         for swap in plan.swap_outs:
             self.host[swap.request_id] = [self._block(block_id) for block_id in swap.block_ids]
         for request_id in plan.swap_drops:
@@ -71,7 +79,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler = Scheduler(
             LiveSettings(slots=3, context=128, queue=4, budget=16, preemption="swap"), self.pool, block_bytes=10
         )
-        self.plan: StepPlan | None = None
+        self.plan: SchedulerOutput | None = None
         self.store = PlaceStore()
         self.hashes: dict[str, list[int]] = {}
         self.prompts: dict[str, list[int]] = {}
@@ -230,7 +238,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         plan, self.plan = self.plan, None
         assert plan is not None
         self.store.swap(plan)
-        result = StepResult()
+        result = ModelRunnerOutput()
         for row in plan.rows:
             request = row.request
             assert row.start == request.num_computed_tokens

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from engine.core.events import EventKind
-from engine.core.request import State, StepPlan
-from engine.settings import SettingsError
+from slotdeck.engine.core.events import EventKind
+from slotdeck.engine.core.request import SchedulerOutput, State
+from slotdeck.engine.settings import SettingsError
 from tests.core.simple_engine import Engine
 
 PROMPT = list(range(100, 180))
 """80 tokens: five full blocks."""
 
 
-def swapping(swap_space: int) -> tuple[Engine, list[StepPlan]]:
+def swapping(swap_space: int) -> tuple[Engine, list[SchedulerOutput]]:
     engine = Engine(blocks=6, slots=2, context=96, preemption="swap", swap_space=swap_space)
     engine.add(30, output=60)
     engine.add(30, output=60)

@@ -16,13 +16,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from console.app import ConsoleApp
-from console.demo.export import RECORDING, from_json
-from console.demo.perform import perform
-from console.demo.wanted import Wanted
-from console.screens.demo import DemoPage
-from console.sources.recording import RecordingSource, read_frames
-from engine.telemetry.frame import Frame
+from slotdeck.console.app import ConsoleApp
+from slotdeck.console.demo.export import RECORDING, from_json
+from slotdeck.console.demo.perform import perform
+from slotdeck.console.demo.wanted import Wanted
+from slotdeck.console.screens.demo import DemoPage
+from slotdeck.console.sources.recording import RecordingSource, read_frames
+from slotdeck.engine.telemetry.frame import Frame
 from tests.real_engine import RealEngine
 from tests.screenshots import PICTURES, RECORDINGS, SIZES, monospaced
 

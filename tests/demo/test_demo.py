@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from console.cli.main import app
-from console.demo.perform import perform
-from console.demo.scenes import SCENES
-from console.demo.state import DemoState, Event
-from console.demo.wanted import Wanted, parse
-from console.sources.recording import read_frames
+from slotdeck.console.cli.main import app
+from slotdeck.console.demo.perform import perform
+from slotdeck.console.demo.scenes import SCENES
+from slotdeck.console.demo.state import DemoState, Event
+from slotdeck.console.demo.wanted import Wanted, parse
+from slotdeck.console.sources.recording import read_frames
 from tests.server.harness import RunningServer, running
 
 LIVE = ("mode", "slots", "context", "queue", "budget", "kv_tokens", "itl_target")
@@ -103,7 +103,7 @@ def test_a_scene_changes_more_and_gives_all_of_it_back(server: RunningServer) ->
 
 
 def test_the_pool_runs_out_and_the_queue_refuses(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("console.demo.scenes.CROWD", 12)
+    monkeypatch.setattr("slotdeck.console.demo.scenes.CROWD", 12)
     server.runner.pace = 0.001
     state = shown(server, Wanted(scenes=("pool", "promise")))
     assert state.ended == "done"
@@ -148,7 +148,15 @@ def test_it_is_ended_early_and_keeps_what_it_has(server: RunningServer, tmp_path
 def test_the_settings_come_back_when_its_process_dies(server: RunningServer, tmp_path: Path, end: str) -> None:
     before = settings(server)
     wanted = json.dumps(asdict(Wanted(scenes=("blocked",))))
-    command = [sys.executable, "-P", "-m", "console.demo", str(server.settings.socket), str(tmp_path / "out"), wanted]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "slotdeck.console.demo",
+        str(server.settings.socket),
+        str(tmp_path / "out"),
+        wanted,
+    ]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

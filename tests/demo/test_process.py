@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from console.demo.state import DemoState, Event
-from console.demo.wanted import Wanted
-from console.sources.demo_process import DemoProcess
+from slotdeck.console.demo.state import DemoState, Event
+from slotdeck.console.demo.wanted import Wanted
+from slotdeck.console.sources.demo_process import DemoProcess
 from tests.server.harness import running
 
 

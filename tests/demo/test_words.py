@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from console.demo.export import as_json, from_json
-from console.demo.lines import plot_block, progress_line, report_lines, row_line, table_lines
-from console.demo.result import CallResult, Result
-from console.demo.rows import Call, Mode, Row, usual_rows
-from console.demo.run import Demo
-from console.demo.scenes import scene_rows
-from console.demo.sentences import comparison, sentence
-from console.demo.state import DemoState
-from console.widgets.cells import line_width, plain
+from slotdeck.console.demo.export import as_json, from_json
+from slotdeck.console.demo.lines import plot_block, progress_line, report_lines, row_line, table_lines
+from slotdeck.console.demo.result import CallResult, Result
+from slotdeck.console.demo.rows import Call, Mode, Row, usual_rows
+from slotdeck.console.demo.run import Demo
+from slotdeck.console.demo.scenes import scene_rows
+from slotdeck.console.demo.sentences import comparison, sentence
+from slotdeck.console.demo.state import DemoState
+from slotdeck.console.widgets.cells import line_width, plain
 
 
 def result(**values: object) -> Result:

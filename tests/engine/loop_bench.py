@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from engine.core.request import Request, SamplingParams, StepPlan, StepResult, Timeline
-from engine.loop import EngineLoop
-from engine.outputs import Output
-from engine.settings import LiveSettings
-from engine.telemetry.frame import EngineInfo
+from slotdeck.engine.core.request import ModelRunnerOutput, Request, SamplingParams, SchedulerOutput, Timeline
+from slotdeck.engine.loop import EngineLoop
+from slotdeck.engine.outputs import Output
+from slotdeck.engine.settings import LiveSettings
+from slotdeck.engine.telemetry.frame import EngineInfo
 from tests.model_free import NoTensors
 
 PATIENCE = 20.0
@@ -30,7 +30,7 @@ class StubRunner(NoTensors):
         """So many next steps raise."""
         self.bad: set[str] = set()
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def run(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         with self._changed:
             self._begun += 1
             self._changed.notify_all()
@@ -39,7 +39,7 @@ class StubRunner(NoTensors):
         if self.faults:
             self.faults -= 1
             raise RuntimeError("injected fault")
-        result = StepResult()
+        result = ModelRunnerOutput()
         for row in plan.rows:
             if row.request.id in self.bad:
                 result.failures[row.request.id] = "NaN logits"

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 import torch
 
-from engine.core.block_pool import BlockPool, blocks_for
-from engine.core.events import Event
-from engine.core.limits import check_pool_size
-from engine.core.request import Request, SamplingParams, State, Timeline
-from engine.core.scheduler import Scheduler
-from engine.model.load import LoadedModel, load_model
-from engine.model.runner import Runner
-from engine.settings import LiveSettings, SettingsError
+from slotdeck.engine.core.block_pool import BlockPool, blocks_for
+from slotdeck.engine.core.events import Event
+from slotdeck.engine.core.limits import check_pool_size
+from slotdeck.engine.core.request import Request, SamplingParams, State, Timeline
+from slotdeck.engine.core.scheduler import Scheduler
+from slotdeck.engine.model.load import LoadedModel, load_model
+from slotdeck.engine.model.runner import Runner
+from slotdeck.engine.settings import LiveSettings, SettingsError
 
 NEAR_TIE = 1e-3
 """Logit difference under which fp32 rounding may decide between two tokens."""
@@ -221,8 +221,8 @@ def test_a_prefix_hit_changes_nothing_but_the_work(twin: Twin) -> None:
 def test_num_01_the_embedded_model_equals_generate_alone_and_in_company() -> None:
     from transformers import AutoModelForCausalLM
 
-    from engine.model.fetch import embedded_model_path
-    from engine.text.tokenizer import TextModel
+    from slotdeck.engine.model.fetch import embedded_model_path
+    from slotdeck.engine.text.tokenizer import TextModel
 
     path = embedded_model_path()
     ours = load_model("smollm2", weights="fp32", device="cpu")

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from engine.core.events import QueueFullError
-from engine.core.request import Request, SamplingParams, Timeline
-from engine.live_changes import RevisionConflictError
-from engine.loop import EngineUnavailableError
-from engine.settings import SettingsError
+from slotdeck.engine.core.events import QueueFullError
+from slotdeck.engine.core.request import Request, SamplingParams, Timeline
+from slotdeck.engine.live_changes import RevisionConflictError
+from slotdeck.engine.loop import EngineUnavailableError
+from slotdeck.engine.settings import SettingsError
 from tests.engine.loop_bench import PATIENCE, Bench, balanced
 
 

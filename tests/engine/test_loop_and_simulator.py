@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from engine.advice.simulator import Simulator
-from engine.advice.step_model import StepTimes
-from engine.advice.traffic import Edge, Traffic, User
-from engine.core.block_pool import blocks_for
-from engine.core.request import Request, StepPlan, StepResult
-from engine.loop import EngineLoop
-from engine.outputs import Output
-from engine.settings import LiveSettings
-from engine.telemetry.step_log import work_of
+from slotdeck.engine.advice.simulator import Simulator
+from slotdeck.engine.advice.step_model import StepTimes
+from slotdeck.engine.advice.traffic import Edge, Traffic, User
+from slotdeck.engine.core.block_pool import blocks_for
+from slotdeck.engine.core.request import ModelRunnerOutput, Request, SchedulerOutput
+from slotdeck.engine.loop import EngineLoop
+from slotdeck.engine.outputs import Output
+from slotdeck.engine.settings import LiveSettings
+from slotdeck.engine.telemetry.step_log import work_of
 from tests.advice.prices import PRICES
 from tests.model_free import NoTensors
 
@@ -61,11 +61,11 @@ class Stage(Simulator, NoTensors):
         assert self.done.wait(60), "the loop did not serve all"
         self.loop.stop()
 
-    def run(self, plan: StepPlan) -> StepResult:  # type: ignore[override]
+    def run(self, plan: SchedulerOutput) -> ModelRunnerOutput:  # type: ignore[override]
         end = self.now + self.times.draw(work_of(plan))
         self.receive(end)
         self.now = end
-        return StepResult({row.request.id: self.token_of(row.request) for row in plan.rows if row.samples})
+        return ModelRunnerOutput({row.request.id: self.token_of(row.request) for row in plan.rows if row.samples})
 
     def deliver(self, outputs: list[Output]) -> None:
         for output in outputs:

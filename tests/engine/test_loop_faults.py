@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from engine.core.request import StepResult
-from engine.loop import EngineUnavailableError
-from engine.settings import SettingsError
+from slotdeck.engine.core.request import ModelRunnerOutput
+from slotdeck.engine.loop import EngineUnavailableError
+from slotdeck.engine.settings import SettingsError
 from tests.engine.loop_bench import PATIENCE, Bench, balanced
 
 
@@ -87,7 +87,7 @@ def test_con_16_a_fault_of_the_loop_itself_is_told_to_everybody(where: str, monk
         raise KeyError("injected")
 
     if where == "result":
-        monkeypatch.setattr(bench.runner, "run", lambda plan: StepResult())
+        monkeypatch.setattr(bench.runner, "run", lambda plan: ModelRunnerOutput())
         bench.release()
     else:
         monkeypatch.setattr(bench.loop._scheduler, where, broken)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from engine import measure as measuring
-from engine.measure import measure
-from engine.settings import load_settings
-from engine.telemetry.step_log import StepWork
+from slotdeck.engine import measure as measuring
+from slotdeck.engine.measure import measure
+from slotdeck.engine.settings import load_settings
+from slotdeck.engine.telemetry.step_log import StepWork
 
 pytestmark = pytest.mark.model
 

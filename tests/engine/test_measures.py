@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine.core.events import Event
-from engine.core.request import Request, SamplingParams, StepPlan, StepResult, Timeline
-from engine.loop import EngineLoop
-from engine.settings import LiveSettings
+from slotdeck.engine.core.events import Event
+from slotdeck.engine.core.request import ModelRunnerOutput, Request, SamplingParams, SchedulerOutput, Timeline
+from slotdeck.engine.loop import EngineLoop
+from slotdeck.engine.settings import LiveSettings
 from tests.engine.loop_bench import PATIENCE, Bench, Client, StubRunner
 
 README = Path(__file__).parents[2] / "engine" / "README.md"
@@ -24,7 +24,7 @@ class SlowRunner(StubRunner):
         super().__init__()
         self.now, self.seconds = 100.0, seconds
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def run(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         result = super().run(plan)
         self.now += self.seconds
         return result

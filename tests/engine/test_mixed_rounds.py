@@ -7,9 +7,9 @@ from pathlib import Path
 
 import psutil
 
-from engine.core.events import QueueFullError
-from engine.core.request import Request, SamplingParams, State, Timeline
-from engine.settings import LiveSettings
+from slotdeck.engine.core.events import QueueFullError
+from slotdeck.engine.core.request import Request, SamplingParams, State, Timeline
+from slotdeck.engine.settings import LiveSettings
 from tests.engine.test_equality import Drive, make_twin, random_change
 
 ROUNDS = 500

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-import engine.model.load
-import engine.start
-from engine.settings import SettingsError, StartSettings, bytes_in, load_settings
-from engine.start import PoolMemory, choose_limits
+import slotdeck.engine.model.load
+import slotdeck.engine.start
+from slotdeck.engine.settings import SettingsError, StartSettings, bytes_in, load_settings
+from slotdeck.engine.start import PoolMemory, choose_limits
 from tests.model.helpers import save_tiny_llama
 
 MEMORY = PoolMemory(free=6_000_000_000, total=24_000_000_000, per_token=147_456)
@@ -112,7 +112,7 @@ def test_mod_07_what_cannot_be_is_refused_before_the_weights_are_read(
 ) -> None:
     folder = tmp_path / "model"
     save_tiny_llama(folder)
-    monkeypatch.setattr(engine.start, "load", lambda found: pytest.fail("the weights were read"))
+    monkeypatch.setattr(slotdeck.engine.start, "load", lambda found: pytest.fail("the weights were read"))
     said: list[str] = []
     for wanted, message in (
         ({"slots": 256, "context": 512, "free": 30_000_000}, r"the KV pool \(131072 tokens\) takes .* set --context"),
@@ -120,10 +120,10 @@ def test_mod_07_what_cannot_be_is_refused_before_the_weights_are_read(
         ({"kv_tokens": 64, "context": 512}, "--kv-tokens 64 cannot hold one request of 512 tokens"),
     ):
         free = wanted.pop("free", 1 << 40)
-        monkeypatch.setattr(engine.model.load, "available_memory", lambda device, free=free: free)
+        monkeypatch.setattr(slotdeck.engine.model.load, "available_memory", lambda device, free=free: free)
         settings = StartSettings(model=str(folder), weights="fp32", device="cpu", **wanted)  # type: ignore[arg-type]
         with pytest.raises(SettingsError, match=message):
-            engine.start.start_engine(settings, "http://localhost", said.append)
+            slotdeck.engine.start.start_engine(settings, "http://localhost", said.append)
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.core.block_pool import BlockPool
-from engine.core.request import Request, SamplingParams, Timeline, TokenLogprobs
-from engine.core.scheduler import Scheduler
-from engine.model.runner import Runner
-from engine.settings import LiveSettings
+from slotdeck.engine.core.block_pool import BlockPool
+from slotdeck.engine.core.request import Request, SamplingParams, Timeline, TokenLogprobs
+from slotdeck.engine.core.scheduler import Scheduler
+from slotdeck.engine.model.runner import Runner
+from slotdeck.engine.settings import LiveSettings
 from tests.engine.test_equality import NEAR_TIE, Twin, make_twin
 
 COUNT = 60

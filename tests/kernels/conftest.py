@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.kernels.build import BuildError, library_path
-from engine.kernels.library import Kernels, _load, instruction_sets
+from slotdeck.engine.kernels.build import BuildError, library_path
+from slotdeck.engine.kernels.library import Kernels, _load, instruction_sets
 from tests.model.conftest import embedded_fp32, embedded_path, own_cache
 
 __all__ = ["embedded_fp32", "embedded_path", "own_cache"]

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.kernels import build
-from engine.kernels.build import BuildError, library_path
-from engine.kernels.library import Kernels, instruction_sets
-from engine.model.errors import ModelError
-from engine.model.load import load_model
-from engine.model.native import choose_weights
+from slotdeck.engine.kernels import build
+from slotdeck.engine.kernels.build import BuildError, library_path
+from slotdeck.engine.kernels.library import Kernels, instruction_sets
+from slotdeck.engine.model.errors import ModelError
+from slotdeck.engine.model.load import load_model
+from slotdeck.engine.model.native import choose_weights
 from tests.kernels.conftest import PATH
 from tests.model.helpers import save_tiny_llama
 
@@ -100,7 +100,7 @@ def test_weights_are_chosen_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> No
 
 @needs_compiler
 def test_auto_takes_the_kernels_where_torch_has_nothing_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.model.native.cpu_has_amx", lambda: False)
+    monkeypatch.setattr("slotdeck.engine.model.native.cpu_has_amx", lambda: False)
     weights, reason, kernels = choose_weights("auto", CPU)
     if instruction_sets() == ["portable"]:
         assert weights in ("fp32", "bf16")
@@ -113,7 +113,7 @@ def test_auto_takes_the_kernels_where_torch_has_nothing_faster(monkeypatch: pyte
         assert kernels is not None
         assert weights == ("int4" if kernels.instruction_set == "avx2" else "int8")
         kernels.close()
-    monkeypatch.setattr("engine.model.native.cpu_has_amx", lambda: True)
+    monkeypatch.setattr("slotdeck.engine.model.native.cpu_has_amx", lambda: True)
     weights, _, kernels = choose_weights("auto", CPU)
     assert weights in ("fp32", "bf16")
     assert kernels is None

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from engine.core.block_pool import blocks_for
-from engine.core.request import State
-from engine.kernels import build
-from engine.model.load import LoadedModel, load_model
-from engine.model.native import NativeDecoder
-from engine.model.runner import Runner
-from engine.settings import LiveSettings
+from slotdeck.engine.core.block_pool import blocks_for
+from slotdeck.engine.core.request import State
+from slotdeck.engine.kernels import build
+from slotdeck.engine.model.load import LoadedModel, load_model
+from slotdeck.engine.model.native import NativeDecoder
+from slotdeck.engine.model.runner import Runner
+from slotdeck.engine.settings import LiveSettings
 from tests.engine.test_equality import Drive, Twin, random_change
 from tests.model.helpers import Driver, make_request, random_prompt, save_tiny_llama
 

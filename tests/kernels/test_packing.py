@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.kernels import build
-from engine.kernels.library import Kernels, PackedModel
-from engine.model import packing
-from engine.model.checkpoint import HuggingFaceCheckpoint
-from engine.model.packing import packed_bytes, packed_model
+from slotdeck.engine.kernels import build
+from slotdeck.engine.kernels.library import Kernels, PackedModel
+from slotdeck.engine.model import packing
+from slotdeck.engine.model.checkpoint import HuggingFaceCheckpoint
+from slotdeck.engine.model.packing import packed_bytes, packed_model
 from tests.model.helpers import save_tiny_llama
 
 pytestmark = pytest.mark.skipif(build.compiler() is None, reason="no C++ compiler")

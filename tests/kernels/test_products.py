@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.kernels.four_bits import FourBits, place, quantised
-from engine.kernels.library import Kernels, empty, pad
+from slotdeck.engine.kernels.four_bits import FourBits, place, quantised
+from slotdeck.engine.kernels.library import Kernels, empty, pad
 from tests.kernels.conftest import EXAMPLES
 from tests.kernels.twins import (
     pack,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.kernels.library import Draw, Kernels
-from engine.model.sampling import uniform
+from slotdeck.engine.kernels.library import Draw, Kernels
+from slotdeck.engine.model.sampling import uniform
 from tests.kernels.conftest import EXAMPLES
 
 ROUNDING = 3e-6

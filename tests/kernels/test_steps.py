@@ -13,16 +13,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.kernels.library import PARTS, Kernels
-from engine.model.attention import Span, sort_key
-from engine.model.checkpoint import HuggingFaceCheckpoint
-from engine.model.config import ModelConfig
-from engine.model.decoder import Batch, Decoder, Output
-from engine.model.kv_store import KV_DTYPES, KVStore
-from engine.model.load import load_model
-from engine.model.native import NativeDecoder
-from engine.model.packing import packed_model
-from engine.settings import BLOCK_SIZE
+from slotdeck.engine.kernels.library import PARTS, Kernels
+from slotdeck.engine.model.attention import Span, sort_key
+from slotdeck.engine.model.checkpoint import HuggingFaceCheckpoint
+from slotdeck.engine.model.config import ModelConfig
+from slotdeck.engine.model.decoder import Batch, Decoder, Output
+from slotdeck.engine.model.kv_store import KV_DTYPES, KVStore
+from slotdeck.engine.model.load import load_model
+from slotdeck.engine.model.native import NativeDecoder
+from slotdeck.engine.model.packing import packed_model
+from slotdeck.engine.settings import BLOCK_SIZE
 from tests.kernels.conftest import EXAMPLES, library_under_test
 from tests.kernels.twins import rounded_decoder
 from tests.model.helpers import save_tiny_llama, save_tiny_mistral

@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from engine.kernels.four_bits import place, quantised
-from engine.kernels.library import BLOCK, GROUP, PANEL, Kernels, Packed, empty, pad
-from engine.model.decoder import Decoder, DecoderWeights, LayerWeights
-from engine.model.linear import Linear
+from slotdeck.engine.kernels.four_bits import place, quantised
+from slotdeck.engine.kernels.library import BLOCK, GROUP, PANEL, Kernels, Packed, empty, pad
+from slotdeck.engine.model.decoder import Decoder, DecoderWeights, LayerWeights
+from slotdeck.engine.model.linear import Linear
 
 SMALL = 1e-30
 """A group whose largest value is below this counts as zero."""

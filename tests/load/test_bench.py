@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from console.cli.admin import AdminClient
-from console.cli.engine_process import EngineExitedError
-from console.load import bench_run
-from console.load.bench import measure
-from console.load.bench_run import Plan, bench_engine, bench_url, private_engine
-from console.load.client import Endpoint, RequestFailedError, make_client
-from console.load.machine import describe_machine, machine_line
-from console.load.prompts import bench_prompt
-from engine.settings import load_settings
+from slotdeck.console.cli.admin import AdminClient
+from slotdeck.console.cli.engine_process import EngineExitedError
+from slotdeck.console.load import bench_run
+from slotdeck.console.load.bench import measure
+from slotdeck.console.load.bench_run import Plan, bench_engine, bench_url, private_engine
+from slotdeck.console.load.client import Endpoint, RequestFailedError, make_client
+from slotdeck.console.load.machine import describe_machine, machine_line
+from slotdeck.console.load.prompts import bench_prompt
+from slotdeck.engine.settings import load_settings
 from tests.cli.driver import COMMAND
 from tests.cli.fake_engine import engine_on
 from tests.cli.support import ROOT, Deck, process_runs
@@ -96,7 +96,7 @@ def test_the_private_engine_takes_flags_but_nothing_of_the_user_s_own_engine(
 ) -> None:
     """No keys, no port, no socket and no configuration file of the user reach it, and it ends with the bench."""
     (tmp_path / "config.toml").write_text('threads = 1\napi_key = ["laptop=secret"]\n')
-    monkeypatch.setattr("console.cli.engine_process.ENGINE_COMMAND", COMMAND)
+    monkeypatch.setattr("slotdeck.console.cli.engine_process.ENGINE_COMMAND", COMMAND)
     monkeypatch.setenv("SLOTDECK_CONFIG", str(tmp_path / "config.toml"))
     monkeypatch.setenv("SLOTDECK_PORT", "8000")
     monkeypatch.setenv("SLOTDECK_SOCKET", str(tmp_path / "own.sock"))
@@ -115,7 +115,7 @@ def test_the_private_engine_takes_flags_but_nothing_of_the_user_s_own_engine(
 
 
 def test_a_sigterm_leaves_no_private_engine_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("console.cli.engine_process.ENGINE_COMMAND", COMMAND)
+    monkeypatch.setattr("slotdeck.console.cli.engine_process.ENGINE_COMMAND", COMMAND)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     before = signal.getsignal(signal.SIGTERM)
@@ -126,7 +126,7 @@ def test_a_sigterm_leaves_no_private_engine_behind(tmp_path: Path, monkeypatch: 
 
 
 def test_a_private_engine_that_does_not_come_up_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("console.cli.engine_process.ENGINE_COMMAND", COMMAND)
+    monkeypatch.setattr("slotdeck.console.cli.engine_process.ENGINE_COMMAND", COMMAND)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("FAKE_ENGINE", "fail 2")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

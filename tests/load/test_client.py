@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.load.client import (
+from slotdeck.console.load.client import (
     Answer,
     BusyError,
     Endpoint,
@@ -22,7 +22,7 @@ from console.load.client import (
     discover,
     make_client,
 )
-from console.load.sse import EventParser
+from slotdeck.console.load.sse import EventParser
 from tests.load.fake_openai import FakeOpenAI, Reply, busy, serving, until
 
 QUESTION = [{"role": "user", "content": "hello"}]

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from console.load import scripted
-from console.load.card import edge_of, fit_few, overhead_of
-from console.load.client import Endpoint, RequestFailedError, make_client
-from console.load.scripted import Played, measure_wording, play, scripts_of
-from engine.advice.speed_card import Wording
-from engine.advice.traffic import Traffic, Turn
-from engine.telemetry.step_log import StepSample, StepWork
+from slotdeck.console.load import scripted
+from slotdeck.console.load.card import edge_of, fit_few, overhead_of
+from slotdeck.console.load.client import Endpoint, RequestFailedError, make_client
+from slotdeck.console.load.scripted import Played, measure_wording, play, scripts_of
+from slotdeck.engine.advice.speed_card import Wording
+from slotdeck.engine.advice.traffic import Traffic, Turn
+from slotdeck.engine.telemetry.step_log import StepSample, StepWork
 from tests.advice.prices import PRICES
 from tests.load.fake_openai import FakeOpenAI, Reply, busy, serving
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from console.load import traffic
-from console.load.client import RequestFailedError, UnreachableError
-from console.load.tally import Tally
-from console.load.traffic import Target, claim_names, run_traffic
+from slotdeck.console.load import traffic
+from slotdeck.console.load.client import RequestFailedError, UnreachableError
+from slotdeck.console.load.tally import Tally
+from slotdeck.console.load.traffic import Target, claim_names, run_traffic
 from tests.cli.fake_engine import engine_on
 from tests.load.fake_openai import FakeOpenAI, Reply, serving, until
 
-LOAD = [sys.executable, "-m", "console.load"]
+LOAD = [sys.executable, "-m", "slotdeck.console.load"]
 
 
 def on_url(url: str) -> Target:
@@ -108,7 +108,7 @@ def test_two_loads_on_one_engine_share_no_name(tmp_path: Path) -> None:
     """A second key for a label would end the first load's key."""
     socket = tmp_path / "engine.sock"
     script = (
-        "import sys, pathlib; from console.load.traffic import claim_names;"
+        "import sys, pathlib; from slotdeck.console.load.traffic import claim_names;"
         "names, claim = claim_names(pathlib.Path(sys.argv[1]), 2); print(names, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -152,7 +152,7 @@ async def test_the_background_load_ends_with_the_process_that_started_it(tmp_pat
 
 
 async def run_command(*arguments: str) -> tuple[int, str, str]:
-    code = "import sys; from console.cli.main import run; sys.argv[0] = 'slotdeck'; run()"
+    code = "import sys; from slotdeck.console.cli.main import run; sys.argv[0] = 'slotdeck'; run()"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -179,7 +179,7 @@ async def test_on_a_terminal_there_is_one_live_line_and_ctrl_c_ends_with_the_tab
     fake = FakeOpenAI()
 
     def watch(url: str) -> tuple[str, int | None]:
-        code = "import sys; from console.cli.main import run; sys.argv[0] = 'slotdeck'; run()"
+        code = "import sys; from slotdeck.console.cli.main import run; sys.argv[0] = 'slotdeck'; run()"
         arguments = ["-c", code, "load", "--url", url, "--users", "2", "--kind", "agent"]
         terminal = pexpect.spawn(sys.executable, arguments, encoding="utf-8", timeout=30, dimensions=(24, 80))
         terminal.expect(r"in flight \d/2  answered \d+  503 0  errors 0  p95 TTFT [\d.]+ m?s  ITL \d+ ms")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from console.load import Kind
-from console.load.client import Endpoint, make_client
-from console.load.prompts import NAMES, OPENERS, user_name
-from console.load.tally import Tally
-from console.load.users import BUSY_TRIES, SimulatedUser
+from slotdeck.console.load import Kind
+from slotdeck.console.load.client import Endpoint, make_client
+from slotdeck.console.load.prompts import NAMES, OPENERS, user_name
+from slotdeck.console.load.tally import Tally
+from slotdeck.console.load.users import BUSY_TRIES, SimulatedUser
 from tests.load.fake_openai import FakeOpenAI, Reply, busy, prompt_tokens, serving
 
 

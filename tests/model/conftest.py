@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.model import fetch
-from engine.model.load import LoadedModel, load_model
-from engine.paths import cache_folder
+from slotdeck.engine.model import fetch
+from slotdeck.engine.model.load import LoadedModel, load_model
+from slotdeck.engine.paths import cache_folder
 
 
 @pytest.fixture(scope="session")

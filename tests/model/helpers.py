@@ -11,9 +11,9 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
 
-from engine.core.request import Request, Row, SamplingParams, StepPlan, StepResult, Timeline
-from engine.model.runner import Runner
-from engine.settings import BLOCK_SIZE
+from slotdeck.engine.core.request import ModelRunnerOutput, Request, Row, SamplingParams, SchedulerOutput, Timeline
+from slotdeck.engine.model.runner import Runner
+from slotdeck.engine.settings import BLOCK_SIZE
 
 VOCABULARY = 300
 
@@ -101,7 +101,7 @@ class Driver:
                 self.release(request)
         return {request.id: request.output_token_ids for request in requests}
 
-    def step(self, running: list[Request]) -> StepResult:
+    def step(self, running: list[Request]) -> ModelRunnerOutput:
         """Plan and run one step: all decodes, then random chunks within the budget."""
         decodes = [Row(r, r.num_computed_tokens, 1, True) for r in running if r.decoding]
         chunks, left = [], self.random.randint(1, self.budget)
@@ -116,12 +116,12 @@ class Driver:
             needed = (row.start + row.count - 1) // BLOCK_SIZE + 1
             while len(row.request.block_ids) < needed:
                 row.request.block_ids.append(self.free.pop())
-        result = self.runner.run(StepPlan(rows=tuple(decodes + chunks), num_decodes=len(decodes)))
+        result = self.runner.run(SchedulerOutput(rows=tuple(decodes + chunks), num_decodes=len(decodes)))
         for row in decodes + chunks:
             row.request.num_computed_tokens += row.count
         return result
 
-    def apply(self, result: StepResult, running: list[Request]) -> None:
+    def apply(self, result: ModelRunnerOutput, running: list[Request]) -> None:
         self.failures |= result.failures
         for request in running:
             if request.id in result.tokens:

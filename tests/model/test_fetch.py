@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.model import fetch
-from engine.model.errors import ModelError
+from slotdeck.engine.model import fetch
+from slotdeck.engine.model.errors import ModelError
 
 CONTENT = b"weights " * 1000
 

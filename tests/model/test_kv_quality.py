@@ -9,11 +9,11 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from engine.model.attention import Span
-from engine.model.decoder import Batch
-from engine.model.kv_store import KV_DTYPES, KVStore, kv_bytes_per_token, scale_bytes_per_token
-from engine.model.load import LoadedModel, load_model
-from engine.settings import BLOCK_SIZE
+from slotdeck.engine.model.attention import Span
+from slotdeck.engine.model.decoder import Batch
+from slotdeck.engine.model.kv_store import KV_DTYPES, KVStore, kv_bytes_per_token, scale_bytes_per_token
+from slotdeck.engine.model.load import LoadedModel, load_model
+from slotdeck.engine.settings import BLOCK_SIZE
 
 PROSE = """\
 The mill had stood beside the river for longer than anyone in the village could remember. In spring, when the snow came

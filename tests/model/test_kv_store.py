@@ -12,15 +12,21 @@ import psutil
 import pytest
 import torch
 
-from engine.core.request import Row, StepPlan
-from engine.model import kv_store
-from engine.model import runner as runner_module
-from engine.model.attention import Span, build_layout, reference_attention
-from engine.model.config import ModelConfig, RopeScaling
-from engine.model.errors import ModelError
-from engine.model.kv_store import KV_DTYPES, KVStore, kv_bytes_per_token, kv_tokens_that_fit, scale_bytes_per_token
-from engine.model.load import load_model
-from engine.model.runner import Runner, token_bytes
+from slotdeck.engine.core.request import Row, SchedulerOutput
+from slotdeck.engine.model import kv_store
+from slotdeck.engine.model import runner as runner_module
+from slotdeck.engine.model.attention import Span, build_layout, reference_attention
+from slotdeck.engine.model.config import ModelConfig, RopeScaling
+from slotdeck.engine.model.errors import ModelError
+from slotdeck.engine.model.kv_store import (
+    KV_DTYPES,
+    KVStore,
+    kv_bytes_per_token,
+    kv_tokens_that_fit,
+    scale_bytes_per_token,
+)
+from slotdeck.engine.model.load import load_model
+from slotdeck.engine.model.runner import Runner, token_bytes
 from tests.model.helpers import Driver, make_request, random_prompt, save_tiny_llama
 
 CPU = torch.device("cpu")
@@ -278,7 +284,7 @@ def test_growing_is_refused_before_anything_changes(tmp_path: Path, monkeypatch:
     runner = Runner(model, 10)
     request = make_request("a", random_prompt(random.Random(0), 20))
     request.block_ids = [3, 5]
-    plan = StepPlan(rows=(Row(request, 0, 20, True),), num_decodes=0)
+    plan = SchedulerOutput(rows=(Row(request, 0, 20, True),), num_decodes=0)
     token = runner.run(plan).tokens["a"]
     per_token = model.config.kv_bytes_per_token(4)
     monkeypatch.setattr(runner_module, "available_memory", lambda device: 10 * 16 * per_token)
@@ -290,7 +296,7 @@ def test_growing_is_refused_before_anything_changes(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(runner_module, "available_memory", lambda device: 0)
     runner.resize(6)  # what gives memory back is never refused
     assert runner.kv_bytes == 6 * 16 * per_token
-    again = StepPlan(rows=(Row(request, 19, 1, True),), num_decodes=0)
+    again = SchedulerOutput(rows=(Row(request, 19, 1, True),), num_decodes=0)
     assert runner.run(again).tokens["a"] == token
 
     def scarce(*_: Any) -> torch.Tensor:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from engine.core.request import Request, Row, StepPlan, Swap
-from engine.model.kv_store import KV_DTYPES
-from engine.model.load import LoadedModel, load_model
-from engine.model.runner import Runner
+from slotdeck.engine.core.request import Request, Row, SchedulerOutput, Swap
+from slotdeck.engine.model.kv_store import KV_DTYPES
+from slotdeck.engine.model.load import LoadedModel, load_model
+from slotdeck.engine.model.runner import Runner
 from tests.model.helpers import Driver, make_request, random_prompt, save_tiny_llama
 
 TYPES = list(KV_DTYPES)
@@ -24,8 +24,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     return load_model(str(folder), weights="fp32", device="cpu")
 
 
-def plan(*rows: Row, outs: tuple[Swap, ...] = (), drops: tuple[str, ...] = (), ins: tuple[Swap, ...] = ()) -> StepPlan:
-    return StepPlan(rows=rows, num_decodes=0, swap_outs=outs, swap_drops=drops, swap_ins=ins)
+def plan(
+    *rows: Row, outs: tuple[Swap, ...] = (), drops: tuple[str, ...] = (), ins: tuple[Swap, ...] = ()
+) -> SchedulerOutput:
+    return SchedulerOutput(rows=rows, num_decodes=0, swap_outs=outs, swap_drops=drops, swap_ins=ins)
 
 
 def prefilled(runner: Runner, id: str, blocks: list[int], length: int = 40) -> Request:

@@ -16,14 +16,14 @@ from safetensors.torch import load_file, save_file
 from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer, MistralConfig
 
-from engine.__main__ import describe_model, measure_steps, serve
-from engine.model import load as load_module
-from engine.model.config import ModelConfig, RopeScaling
-from engine.model.errors import ModelError, UsageError
-from engine.model.load import find_model, load_model
-from engine.model.machine import choose_device, choose_dtype
-from engine.model.runner import Runner
-from engine.settings import StartSettings
+from slotdeck.engine.__main__ import describe_model, measure_steps, serve
+from slotdeck.engine.model import load as load_module
+from slotdeck.engine.model.config import ModelConfig, RopeScaling
+from slotdeck.engine.model.errors import ModelError, UsageError
+from slotdeck.engine.model.load import find_model, load_model
+from slotdeck.engine.model.machine import choose_device, choose_dtype
+from slotdeck.engine.model.runner import Runner
+from slotdeck.engine.settings import StartSettings
 from tests.model.helpers import Driver, assert_greedy, make_request, random_prompt, save_tiny_llama, save_tiny_mistral
 
 MISTRAL = {"architectures": ["MistralForCausalLM"]}

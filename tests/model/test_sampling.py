@@ -17,9 +17,9 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from engine.core.request import Request
-from engine.model import sampling as sampling_module
-from engine.model.sampling import sample, uniform
+from slotdeck.engine.core.request import Request
+from slotdeck.engine.model import sampling as sampling_module
+from slotdeck.engine.model.sampling import sample, uniform
 from tests.model.helpers import make_request
 
 

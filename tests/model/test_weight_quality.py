@@ -19,14 +19,14 @@ import torch
 from jinja2 import Template
 from tokenizers import Tokenizer
 
-from engine.kernels import build
-from engine.kernels.four_bits import FourBits
-from engine.kernels.library import Kernels
-from engine.model import packing
-from engine.model.checkpoint import Checkpoint
-from engine.model.load import LoadedModel, find_model, load_model
-from engine.model.native import NativeDecoder
-from engine.model.runner import Runner
+from slotdeck.engine.kernels import build
+from slotdeck.engine.kernels.four_bits import FourBits
+from slotdeck.engine.kernels.library import Kernels
+from slotdeck.engine.model import packing
+from slotdeck.engine.model.checkpoint import Checkpoint
+from slotdeck.engine.model.load import LoadedModel, find_model, load_model
+from slotdeck.engine.model.native import NativeDecoder
+from slotdeck.engine.model.runner import Runner
 from tests.model.helpers import Driver, make_request
 from tests.model.test_kv_quality import choices, divergence, loss, predictions, prose
 

@@ -19,16 +19,16 @@ import threading
 import time
 from pathlib import Path
 
-from engine.core.request import StepPlan, StepResult
-from engine.loop import EngineLoop
-from engine.model.load import find_model
-from engine.server.bridge import Bridge
-from engine.server.context import ServedModel
-from engine.server.listeners import open_listeners
-from engine.server.serve import serve
-from engine.settings import BLOCK_SIZE, LiveSettings, StartSettings
-from engine.telemetry.frame import EngineInfo
-from engine.text.tokenizer import TextModel
+from slotdeck.engine.core.request import ModelRunnerOutput, SchedulerOutput
+from slotdeck.engine.loop import EngineLoop
+from slotdeck.engine.model.load import find_model
+from slotdeck.engine.server.bridge import OutputRouter
+from slotdeck.engine.server.context import ServedModel
+from slotdeck.engine.server.listeners import open_listeners
+from slotdeck.engine.server.serve import serve
+from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings, StartSettings
+from slotdeck.engine.telemetry.frame import EngineInfo
+from slotdeck.engine.text.tokenizer import TextModel
 from tests.model_free import NoTensors
 
 STREAMS = 20
@@ -48,9 +48,9 @@ class Script(NoTensors):
         self._tokens = itertools.cycle(token_ids)
         self.pace = STEP_SECONDS
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def run(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         time.sleep(self.pace)
-        result = StepResult()
+        result = ModelRunnerOutput()
         for row in plan.rows:
             if row.samples:
                 result.tokens[row.request.id] = next(self._tokens)
@@ -94,7 +94,7 @@ def main() -> None:
     runner = Script(text._encode(text._tokenizer, PROSE))
     with tempfile.TemporaryDirectory() as name:
         settings = StartSettings(port=0, socket=Path(name) / "engine.sock")
-        bridge = Bridge()
+        bridge = OutputRouter()
         limits = LiveSettings(slots=STREAMS, queue=2 * STREAMS)
         loop = EngineLoop(runner, limits, 64 * limits.context // BLOCK_SIZE, bridge.deliver, EngineInfo(model="script"))
         ready = threading.Event()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.paths import cache_folder
+from slotdeck.engine.paths import cache_folder
 
 PATIENCE = 1800.0
 """Seconds for one call of pip; llama.cpp compiles for minutes."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from console.load.bench import measure, warm_up
-from console.load.client import Answer, BusyError, Message, RequestFailedError, chat, discover, make_client
-from console.load.prompts import FOLLOW_UPS, OPENERS, WORDS
-from engine.telemetry.windows import percentile
+from slotdeck.console.load.bench import measure, warm_up
+from slotdeck.console.load.client import Answer, BusyError, Message, RequestFailedError, chat, discover, make_client
+from slotdeck.console.load.prompts import FOLLOW_UPS, OPENERS, WORDS
+from slotdeck.engine.telemetry.windows import percentile
 
 SEED = 1
 CHAT_USERS, CHAT_TURNS, CHAT_TOKENS, SYSTEM_WORDS = 5, 3, 32, 150

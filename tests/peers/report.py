@@ -11,14 +11,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from console.load.tally import duration
+from slotdeck.console.load.tally import duration
 from tests.peers.measure import Point, Round
 
 OURS = "slotdeck"
-LEAST_RATIO = {"1": 1.6, "2": 1.6, "5": 1.6, "20": 1.4}
+MIN_RATIO = {"1": 1.6, "2": 1.6, "5": 1.6, "20": 1.4}
 """tokens/s of Slotdeck over the best peer, by users."""
 MARGIN_BYTES = 700 << 20
-LEAST_BANDWIDTH = 0.7
+MIN_BANDWIDTH = 0.7
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def targets(results: dict[str, list[Round]], facts: Facts) -> list[dict[str, Any
         )
 
     ours = {load: merged(results.get(OURS, []), load) for load in loads_of(results)}
-    for load, ratio in LEAST_RATIO.items():
+    for load, ratio in MIN_RATIO.items():
         best, mine = best_peer(results, load, lambda point: point.tokens_per_second, most=True), ours.get(load)
         if best and mine is not None and mine.tokens_per_second is not None:
             judge(f"tokens/s at {load} users over the best peer", mine.tokens_per_second / best, ratio, True, " x")
@@ -139,7 +139,7 @@ def targets(results: dict[str, list[Round]], facts: Facts) -> list[dict[str, Any
         if point.load == "1" and point.itl_p50 and one.bandwidth
     ]
     if shares:
-        judge("bandwidth that decoding for 1 user uses", statistics.median(shares), LEAST_BANDWIDTH, True)
+        judge("bandwidth that decoding for 1 user uses", statistics.median(shares), MIN_BANDWIDTH, True)
     resident = max((one.resident_bytes for one in results.get(OURS, [])), default=0)
     if resident:
         judge("resident memory", resident / 2**20, (facts.kept_bytes + MARGIN_BYTES) / 2**20, False, " MiB")

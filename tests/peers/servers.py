@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from engine.paths import cache_folder
+from slotdeck.engine.paths import cache_folder
 from tests.peers import weights
 from tests.peers.installs import LLAMA_CPP, LLAMA_CPP_BUILT, OPENVINO, VLLM, Install, InstallError, python_of
 
@@ -65,7 +65,7 @@ def _slotdeck(_: Say) -> Callable[[int, bool, Path], Start]:
         (folder / "config.toml").touch()
         environment = {f"SLOTDECK_{name}": str(value) for name, value in settings.items()}
         environment |= {"XDG_STATE_HOME": str(folder), "XDG_RUNTIME_DIR": str(folder)}
-        return Start([sys.executable, "-P", "-m", "engine", "serve"], environment)
+        return Start([sys.executable, "-P", "-m", "slotdeck.engine", "serve"], environment)
 
     return start
 

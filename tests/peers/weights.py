@@ -15,9 +15,9 @@ from gguf import GGMLQuantizationType, GGUFEndian, GGUFReader, GGUFValueType, GG
 from gguf.quants import dequantize, quantize
 from safetensors.torch import save_file
 
-from engine.model.fetch import embedded_model_path
-from engine.model.load import find_model
-from engine.paths import cache_folder
+from slotdeck.engine.model.fetch import embedded_model_path
+from slotdeck.engine.model.load import find_model
+from slotdeck.engine.paths import cache_folder
 
 NAME = "SmolLM2-135M-Instruct"
 Say = Callable[[str], None]

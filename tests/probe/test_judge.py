@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from console.probe.cut import LongPrompt, judge, sizes
-from console.probe.judge import Stream, count_slots, judge_pair
+from slotdeck.console.probe.cut import LongPrompt, judge, sizes
+from slotdeck.console.probe.judge import Stream, count_slots, judge_pair
 
 ALONE = [Stream(0.1, 1.1, 51), Stream(0.1, 2.1, 101)]
 """50 tokens a second."""

@@ -18,9 +18,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from console.probe.report import as_text
-from console.probe.run import Limits, probe
-from engine.model.fetch import embedded_model_path
+from slotdeck.console.probe.report import as_text
+from slotdeck.console.probe.run import Limits, probe
+from slotdeck.engine.model.fetch import embedded_model_path
 
 PYTHON = os.environ.get("LLAMA_PYTHON")
 SERVER = Path(__file__).with_name("llama_server.py")

@@ -10,10 +10,10 @@ import pytest
 from starlette.applications import Starlette
 from typer.testing import CliRunner
 
-from console.cli.main import app
-from console.load.client import RequestFailedError, UnreachableError
-from console.probe.report import as_text, found_wrong, measured
-from console.probe.run import Limits, Report, probe
+from slotdeck.console.cli.main import app
+from slotdeck.console.load.client import RequestFailedError, UnreachableError
+from slotdeck.console.probe.report import as_text, found_wrong, measured
+from slotdeck.console.probe.run import Limits, Report, probe
 from tests.load.fake_openai import FakeOpenAI, serving
 from tests.probe.servers import BufferingServer, NativeOllama, SlottedServer
 from tests.server.harness import running
@@ -25,8 +25,8 @@ TOGETHER = ("batched", "sharing bandwidth")
 
 @pytest.fixture(autouse=True)
 def short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("FIRST_TOKENS", "MOST_TOKENS"):
-        monkeypatch.setattr(f"console.probe.run.{name}", 24)
+    for name in ("FIRST_TOKENS", "MAX_TOKENS"):
+        monkeypatch.setattr(f"slotdeck.console.probe.run.{name}", 24)
 
 
 async def probed(server: FakeOpenAI, limits: Limits = QUICK) -> Report:

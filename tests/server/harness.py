@@ -18,15 +18,15 @@ from typing import Any
 
 import httpx
 
-from engine.core.request import Request, SamplingParams, StepPlan, StepResult, TokenLogprobs
-from engine.loop import EngineLoop
-from engine.server.bridge import Bridge
-from engine.server.context import ServedModel
-from engine.server.listeners import open_listeners
-from engine.server.serve import serve
-from engine.settings import BLOCK_SIZE, LiveSettings, StartSettings
-from engine.telemetry.frame import EngineInfo, Frame
-from engine.text.tokenizer import TextModel
+from slotdeck.engine.core.request import ModelRunnerOutput, Request, SamplingParams, SchedulerOutput, TokenLogprobs
+from slotdeck.engine.loop import EngineLoop
+from slotdeck.engine.server.bridge import OutputRouter
+from slotdeck.engine.server.context import ServedModel
+from slotdeck.engine.server.listeners import open_listeners
+from slotdeck.engine.server.serve import serve
+from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings, StartSettings
+from slotdeck.engine.telemetry.frame import EngineInfo, Frame
+from slotdeck.engine.text.tokenizer import TextModel
 from tests.model_free import NoTensors
 
 MODEL = "tiny-chat"
@@ -47,10 +47,10 @@ class ScriptRunner(NoTensors):
         """How their tokens were to be chosen."""
         self._answers: dict[str, Iterator[int]] = {}
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def run(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         self.gate.wait()
         time.sleep(self.pace)
-        result = StepResult()
+        result = ModelRunnerOutput()
         for row in plan.rows:
             request = row.request
             if request.id not in self._answers:
@@ -84,7 +84,7 @@ class RunningServer:
         self.settings = StartSettings(port=0, socket=runtime / "engine.sock", **settings)
         self.text = TextModel(tokenizer)
         self.runner = ScriptRunner(self.text)
-        self.bridge = Bridge(most_pending=200)
+        self.bridge = OutputRouter(most_pending=200)
         info = EngineInfo(model=MODEL, trained_context=8192)
         self.engine = EngineLoop(self.runner, limits, kv_tokens // BLOCK_SIZE, self.bridge.deliver, info)
         self.exit_code: int | None = None

@@ -8,13 +8,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from engine.loop import EngineLoop
-from engine.server.bridge import Bridge
-from engine.server.context import ServedModel
-from engine.server.listeners import open_listeners
-from engine.server.serve import serve
-from engine.settings import LiveSettings, StartSettings
-from engine.text.tokenizer import TextModel
+from slotdeck.engine.loop import EngineLoop
+from slotdeck.engine.server.bridge import OutputRouter
+from slotdeck.engine.server.context import ServedModel
+from slotdeck.engine.server.listeners import open_listeners
+from slotdeck.engine.server.serve import serve
+from slotdeck.engine.settings import LiveSettings, StartSettings
+from slotdeck.engine.text.tokenizer import TextModel
 from tests.server.harness import MODEL, ScriptRunner
 
 
@@ -23,7 +23,7 @@ def main() -> int:
     settings = StartSettings(port=0, socket=Path(sys.argv[2]))
     runner = ScriptRunner(text)
     runner.pace = 0.05
-    bridge = Bridge()
+    bridge = OutputRouter()
     with open_listeners(settings) as listeners:
         engine = EngineLoop(runner, LiveSettings(context=8192), 4096, bridge.deliver)
         engine.start()

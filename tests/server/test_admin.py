@@ -18,12 +18,12 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.server.listeners import ListenError, open_listeners
-from engine.settings import SETTINGS, StartSettings
-from engine.telemetry.frame import Frame, LimitInfo
-from engine.telemetry.request_detail import RequestDetail
-from engine.telemetry.step_log import read_samples
-from engine.telemetry.step_times import Profile
+from slotdeck.engine.server.listeners import ListenError, open_listeners
+from slotdeck.engine.settings import SETTINGS, StartSettings
+from slotdeck.engine.telemetry.frame import Frame, LimitInfo
+from slotdeck.engine.telemetry.request_detail import RequestDetail
+from slotdeck.engine.telemetry.step_log import read_samples
+from slotdeck.engine.telemetry.step_times import Profile
 from tests.server.harness import RunningServer, running
 
 

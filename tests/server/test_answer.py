@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.request import TokenLogprobs
-from engine.server.answer import Answer, Piece
-from engine.text.tokenizer import TextModel
+from slotdeck.engine.core.request import TokenLogprobs
+from slotdeck.engine.server.answer import Answer, Piece
+from slotdeck.engine.text.tokenizer import TextModel
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pexpect
 
 from tests.server.harness import RunningServer
 
-CONSOLE = "from console.cli.main import run; run()"
+CONSOLE = "from slotdeck.console.cli.main import run; run()"
 
 
 def test_kill_9_of_the_console_while_streams_go_on(server: RunningServer) -> None:

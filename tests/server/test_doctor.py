@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from console.cli.main import app
-from console.sources.recording import read_frames
-from engine.advice.doctor import diagnose
-from engine.telemetry.frame import Frame
-from engine.telemetry.history import History
-from engine.telemetry.history_file import history_path
+from slotdeck.console.cli.main import app
+from slotdeck.console.sources.recording import read_frames
+from slotdeck.engine.advice.doctor import diagnose
+from slotdeck.engine.telemetry.frame import Frame
+from slotdeck.engine.telemetry.history import History
+from slotdeck.engine.telemetry.history_file import history_path
 from tests.console.test_history_page import record
 from tests.server.harness import running
 
@@ -52,7 +52,7 @@ def test_a_pool_too_small_is_found(tokenizer: Path, tmp_path: Path) -> None:
 def test_the_command_watches_an_engine_that_keeps_no_history(
     tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("console.cli.doctor.WATCHED", 1)
+    monkeypatch.setattr("slotdeck.console.cli.doctor.WATCHED", 1)
     environment = {"XDG_STATE_HOME": str(tmp_path), "TZ": "UTC"}
     with running(tokenizer, tmp_path) as server:
         arguments = ["doctor", "--socket", str(server.settings.socket)]

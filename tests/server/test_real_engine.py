@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 
-from engine.telemetry.frame import Frame
+from slotdeck.engine.telemetry.frame import Frame
 from tests.real_engine import RealEngine
 
 pytestmark = pytest.mark.model

@@ -7,7 +7,7 @@ import time
 import httpx
 import pytest
 
-from engine.telemetry.history import History, HistoryError
+from slotdeck.engine.telemetry.history import History, HistoryError
 from tests.real_engine import PATIENCE, RealEngine
 
 pytestmark = pytest.mark.model

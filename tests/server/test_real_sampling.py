@@ -11,9 +11,9 @@ from typing import Any
 import openai
 import pytest
 
-from engine.model.fetch import embedded_model_path
-from engine.model.load import load_model
-from engine.text.tokenizer import TextModel
+from slotdeck.engine.model.fetch import embedded_model_path
+from slotdeck.engine.model.load import load_model
+from slotdeck.engine.text.tokenizer import TextModel
 from tests.real_engine import RealEngine
 
 pytestmark = pytest.mark.model

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from engine.core.request import SamplingParams
+from slotdeck.engine.core.request import SamplingParams
 from tests.server.harness import MODEL, RunningServer
 from tests.server.test_chat import events, text_of
 

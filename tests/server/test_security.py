@@ -11,10 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from engine.server.keys import KeyRing, load_api_keys
-from engine.server.listeners import ListenError, open_listeners, reachable_host
-from engine.server.security import HostRule
-from engine.settings import SettingsError, StartSettings
+from slotdeck.engine.server.keys import KeyRing, load_api_keys
+from slotdeck.engine.server.listeners import ListenError, open_listeners, reachable_host
+from slotdeck.engine.server.security import HostRule
+from slotdeck.engine.settings import SettingsError, StartSettings
 from tests.server.harness import RunningServer, running
 
 KEY = {"Authorization": "Bearer s3cret"}

@@ -10,8 +10,8 @@ import pexpect
 import pytest
 from typer.testing import CliRunner
 
-from console.cli.main import app
-from engine.telemetry.frame import Frame
+from slotdeck.console.cli.main import app
+from slotdeck.engine.telemetry.frame import Frame
 from tests.server.harness import RunningServer
 
 
@@ -40,7 +40,7 @@ def test_one_frame_as_json(server: RunningServer) -> None:
 
 
 def test_frames_come_until_the_reader_has_enough(server: RunningServer) -> None:
-    code = "from console.cli.main import run; run()"
+    code = "from slotdeck.console.cli.main import run; run()"
     command = [sys.executable, "-c", code, "top", "--watch", "--every", "0.1", "--socket", str(server.settings.socket)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -53,7 +53,7 @@ def test_frames_come_until_the_reader_has_enough(server: RunningServer) -> None:
 
 
 def test_on_a_terminal_it_goes_on_until_ctrl_c(server: RunningServer) -> None:
-    code = "from console.cli.main import run; run()"
+    code = "from slotdeck.console.cli.main import run; run()"
     command = ["-c", code, "top", "--every", "0.1", "--socket", str(server.settings.socket)]
     with pexpect.spawn(sys.executable, command, encoding="utf-8", timeout=20, dimensions=(24, 80)) as terminal:
         for _ in range(3):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.telemetry.estimate import Pace, Running, wait_estimates
-from engine.telemetry.frames import estimates
+from slotdeck.engine.telemetry.estimate import Pace, Running, wait_estimates
+from slotdeck.engine.telemetry.frames import estimates
 from tests.core.simple_engine import Engine
 
 PACE = Pace(output=100, prompt=200, gap=0.05, prompt_per_second=400)

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from engine.telemetry.frame import Frame, FrameEvent
-from engine.telemetry.history import History, HistoryError
-from engine.telemetry.history_file import SCHEMA_VERSION, pack, summarise, unpack
-from engine.telemetry.recorder import SAME_KIND_KEPT, Recorder, thinned
+from slotdeck.engine.telemetry.frame import Frame, FrameEvent
+from slotdeck.engine.telemetry.history import History, HistoryError
+from slotdeck.engine.telemetry.history_file import SCHEMA_VERSION, pack, summarise, unpack
+from slotdeck.engine.telemetry.recorder import SAME_KIND_KEPT, Recorder, thinned
 from tests.console import frames as made
 from tests.engine.loop_bench import Bench
 
@@ -309,7 +309,7 @@ async def test_a_fault_of_the_recorder_itself_never_leaves_it(tmp_path: Path, mo
     def broken(*_: Any) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("engine.telemetry.history_writer.pack", broken)
+    monkeypatch.setattr("slotdeck.engine.telemetry.history_writer.pack", broken)
     recording.recorder.look()
     await recording.recorder.run(stopping)
     assert "fault of the recorder" in recording.notes()[0]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.telemetry.refused import QUIET_SECONDS
-from engine.telemetry.telemetry import Telemetry
+from slotdeck.engine.telemetry.refused import QUIET_SECONDS
+from slotdeck.engine.telemetry.telemetry import Telemetry
 
 REASON = "'temperature' must be a number between 0 and 2"
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from engine.core.block_pool import BlockPool
-from engine.core.request import Request, SamplingParams, StepResult, Timeline
-from engine.core.scheduler import Scheduler
-from engine.settings import LiveSettings
-from engine.telemetry import request_log
-from engine.telemetry.frame import HostInfo
-from engine.telemetry.request_detail import ChunkInfo, GapInfo, RequestDetail, StallInfo
-from engine.telemetry.telemetry import Telemetry
-from engine.telemetry.why import why
+from slotdeck.engine.core.block_pool import BlockPool
+from slotdeck.engine.core.request import ModelRunnerOutput, Request, SamplingParams, Timeline
+from slotdeck.engine.core.scheduler import Scheduler
+from slotdeck.engine.settings import LiveSettings
+from slotdeck.engine.telemetry import request_log
+from slotdeck.engine.telemetry.frame import HostInfo
+from slotdeck.engine.telemetry.request_detail import ChunkInfo, GapInfo, RequestDetail, StallInfo
+from slotdeck.engine.telemetry.telemetry import Telemetry
+from slotdeck.engine.telemetry.why import why
 
 DECODE, PER_PREFILL_TOKEN = 0.05, 0.01
 """Seconds of a step, and what each prefill token adds."""
@@ -37,7 +37,7 @@ class Run:
             self.telemetry.observe(events)
             before = self.now
             self.now += DECODE + PER_PREFILL_TOKEN * plan.num_prefill_tokens + extra
-            result = StepResult({row.request.id: 1 for row in plan.rows if row.samples})
+            result = ModelRunnerOutput({row.request.id: 1 for row in plan.rows if row.samples})
             events = self.scheduler.commit(plan, result, self.now)
             self.telemetry.observe_step(plan, self.now - before, self.now, len(result.tokens))
             self.telemetry.observe(events)
@@ -176,7 +176,7 @@ def test_settings_are_kept_as_they_were_at_the_admission() -> None:
 
 
 def test_memory_is_bounded_and_no_token_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_log, "MOST_ENDED_TOKENS", 25)
+    monkeypatch.setattr(request_log, "MAX_ENDED_TOKENS", 25)
     run = Run()
     for number in range(5):
         run.submit(f"r{number}", prompt=4, output=10)
@@ -188,7 +188,7 @@ def test_memory_is_bounded_and_no_token_is_kept(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_very_many_chunks_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_log, "MOST_CHUNKS", 4)
+    monkeypatch.setattr(request_log, "MAX_CHUNKS", 4)
     run = Run(budget=1)
     run.submit("a", prompt=20, output=2)
     run.finish()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.telemetry import step_log
-from engine.telemetry.step_log import StepLog, StepWork, work_of
+from slotdeck.engine.telemetry import step_log
+from slotdeck.engine.telemetry.step_log import StepLog, StepWork, work_of
 from tests.core.simple_engine import Engine
 
 
@@ -40,7 +40,7 @@ def test_a_pause_is_told_from_the_time_between_two_steps() -> None:
 
 
 def test_the_oldest_steps_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_log, "MOST_STEPS", 2)
+    monkeypatch.setattr(step_log, "MAX_STEPS", 2)
     engine, log = Engine(), StepLog()
     engine.add(10, output=5)
     for now in range(5):

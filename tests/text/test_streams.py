@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.text.detokenizer import Detokenizer
-from engine.text.stop import StopMatcher
-from engine.text.tokenizer import TextModel
+from slotdeck.engine.text.detokenizer import Detokenizer
+from slotdeck.engine.text.stop import StopMatcher
+from slotdeck.engine.text.tokenizer import TextModel
 from tests.text.folders import make_folder
 
 

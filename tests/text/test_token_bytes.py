@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
-from engine.text.token_bytes import _byte_letters, bytes_reader
-from engine.text.tokenizer import TextModel
+from slotdeck.engine.text.token_bytes import _byte_letters, bytes_reader
+from slotdeck.engine.text.tokenizer import TextModel
 from tests.text.folders import make_folder
 
 

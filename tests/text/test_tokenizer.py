@@ -9,8 +9,8 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from engine.text.template import ChatTemplateError
-from engine.text.tokenizer import TextModel, TokenizerError
+from slotdeck.engine.text.template import ChatTemplateError
+from slotdeck.engine.text.tokenizer import TextModel, TokenizerError
 from tests.text.folders import CHATML, make_folder
 
 
