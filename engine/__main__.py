@@ -61,7 +61,7 @@ def serve(settings: StartSettings) -> int:
                 return asyncio.run(
                     serve_http(
                         engine.loop,
-                        engine.bridge,
+                        engine.output_router,
                         text=engine.text,
                         model=engine.model,
                         settings=settings,

@@ -17,9 +17,9 @@ from slotdeck.engine.model.kv_store import kv_tokens_that_fit
 from slotdeck.engine.model.load import LoadedModel, find_model, load, memory_beside
 from slotdeck.engine.model.machine import available_memory, total_memory
 from slotdeck.engine.model.runner import Runner, kv_type, token_bytes
-from slotdeck.engine.server.bridge import OutputRouter
 from slotdeck.engine.server.context import ServedModel
 from slotdeck.engine.server.keys import load_api_keys
+from slotdeck.engine.server.output_router import OutputRouter
 from slotdeck.engine.settings import (
     BLOCK_SIZE,
     MAX_KV_TOKENS,
@@ -48,7 +48,7 @@ class Engine:
     """Everything ``slotdeck.engine.server.serve.serve`` needs."""
 
     loop: EngineLoop
-    bridge: OutputRouter
+    output_router: OutputRouter
     text: TextModel
     model: ServedModel
 
@@ -73,12 +73,12 @@ def start_engine(settings: StartSettings, url: str, say: Callable[[str], None]) 
     memory = PoolMemory(available_memory(device), total_memory(device), per_token)
     live, num_blocks = choose_limits(settings, config.max_positions, device.type, memory)
     runner = Runner(model, num_blocks, settings.kv_dtype, settings.threads)
-    bridge = OutputRouter()
+    output_router = OutputRouter()
     loop = EngineLoop(
         runner=runner,
         settings=live,
         num_blocks=num_blocks,
-        deliver=bridge.deliver,
+        deliver=output_router.deliver,
         info=_describe(settings, model, runner, url),
         bytes_per_token=runner.kv_bytes // (num_blocks * BLOCK_SIZE),
         scale_bytes_per_token=runner.scale_bytes // (num_blocks * BLOCK_SIZE),
@@ -90,7 +90,7 @@ def start_engine(settings: StartSettings, url: str, say: Callable[[str], None]) 
         say("this model has no chat template: /v1/chat/completions will answer 400")
     loop.start()
     served = ServedModel(model.id, int(time.time()), model.config.stop_token_ids, model.config.vocab_size)
-    return Engine(loop, bridge, text, served)
+    return Engine(loop, output_router, text, served)
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class PoolMemory:
         return kv_tokens_that_fit(wanted, self.per_token)
 
     @property
-    def most_tokens(self) -> int:
+    def max_tokens(self) -> int:
         """Tokens of the largest pool that fits."""
         return kv_tokens_that_fit(self.free, self.per_token)
 
@@ -151,7 +151,7 @@ def choose_limits(
             f"raise {SETTINGS['kv_tokens'].flag} to at least {context}, or lower {SETTINGS['context'].flag}"
         )
     num_blocks = blocks_for(min(pool_tokens, MAX_KV_TOKENS))
-    if num_blocks * BLOCK_SIZE > memory.most_tokens:
+    if num_blocks * BLOCK_SIZE > memory.max_tokens:
         raise SettingsError(f"{chosen} {_does_not_fit(settings, slots, context, pool_tokens, memory)}")
     live = LiveSettings(
         slots=slots,
@@ -171,7 +171,7 @@ def choose_limits(
 
 def _does_not_fit(settings: StartSettings, slots: int, context: int, pool_tokens: int, memory: PoolMemory) -> str:
     """What the pool takes, what is there, and the largest settings that fit."""
-    most, least = memory.most_tokens, int(SETTINGS["context"].minimum or 0)
+    most, least = memory.max_tokens, int(SETTINGS["context"].minimum or 0)
     text = (
         f"takes {human_bytes(pool_tokens * memory.per_token)} "
         f"({human_bytes(memory.per_token)} per token), but only {human_bytes(max(0, memory.free))} are left beside the "

@@ -17,7 +17,7 @@ from slotdeck.engine.settings import SETTINGS, SettingsError
 from slotdeck.engine.telemetry.frame import Frame
 from slotdeck.engine.telemetry.request_story import tell
 
-SLOWEST_RATE, FASTEST_RATE = 0.2, 10.0
+MIN_RATE, MAX_RATE = 0.2, 10.0
 MAX_LABELS = 256
 MAX_LABEL = 64
 MAX_SOURCE = 64
@@ -142,8 +142,8 @@ def _rate(value: str) -> float:
         rate = float(value)
     except ValueError:
         rate = 0.0
-    if not SLOWEST_RATE <= rate <= FASTEST_RATE:
-        raise _refused("rate", f"'rate' must be between {SLOWEST_RATE} and {FASTEST_RATE} frames per second")
+    if not MIN_RATE <= rate <= MAX_RATE:
+        raise _refused("rate", f"'rate' must be between {MIN_RATE} and {MAX_RATE} frames per second")
     return rate
 
 

@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import dataclass, field
 
 from slotdeck.engine.loop import EngineLoop
-from slotdeck.engine.server.bridge import OutputRouter
-from slotdeck.engine.server.intake import TokenizerPool
 from slotdeck.engine.server.keys import KeyRing
+from slotdeck.engine.server.output_router import OutputRouter
+from slotdeck.engine.server.tokenizer_pool import TokenizerPool
 from slotdeck.engine.settings import StartSettings
 from slotdeck.engine.telemetry.past import Past
 from slotdeck.engine.text.tokenizer import TextModel
@@ -32,12 +32,12 @@ class ServerContext:
     """Shared by the routes of the public and the admin API; lives on the asyncio loop."""
 
     engine: EngineLoop
-    bridge: OutputRouter
+    output_router: OutputRouter
     text: TextModel
     model: ServedModel
     settings: StartSettings
     keys: KeyRing
-    intake: TokenizerPool
+    tokenizer_pool: TokenizerPool
     past: Past = field(default_factory=Past)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when streams that have no end of their own must end."""

@@ -12,8 +12,8 @@ from slotdeck.engine.core.events import QueueFullError, RequestTooLargeError
 from slotdeck.engine.core.request import Request, Timeline
 from slotdeck.engine.loop import EngineUnavailableError
 from slotdeck.engine.outputs import Output
-from slotdeck.engine.server.answer import Answer, Piece
 from slotdeck.engine.server.chat_request import ChatRequest, read_chat_request, read_json
+from slotdeck.engine.server.choice import Choice, Delta
 from slotdeck.engine.server.context import ServerContext
 from slotdeck.engine.server.errors import NO_RETRY, TOO_LONG, ApiError, failed, invalid, unavailable
 from slotdeck.engine.text.template import ChatTemplateError
@@ -27,21 +27,21 @@ class Prepared:
     token_ids: list[int]
 
 
-def most_tokens(context: ServerContext) -> int:
+def max_request_tokens(context: ServerContext) -> int:
     """Most tokens (prompt + output) of one request: the context, or the whole pool where that is smaller."""
     return min(context.engine.limits.context, context.engine.pool_tokens)
 
 
 def prepare(context: ServerContext, body: bytes) -> Prepared:
-    """Body to prompt; runs in a thread of the intake. Raises ApiError for whatever the client can fix."""
+    """Body to prompt; runs in a thread of the tokenizer pool. Raises ApiError for whatever the client can fix."""
     chat = read_chat_request(read_json(body), context.model.id, context.model.vocabulary)
     depth = context.engine.limits.queue
     if chat.n > depth + 1:  # the first computes the prompt while the others wait
         raise invalid("n", f"'n' is {chat.n}, but the queue of this server holds {depth}: ask for at most {depth + 1}")
-    text, limit = context.text, most_tokens(context)
+    text, limit = context.text, max_request_tokens(context)
     if not text.has_chat_template:
         raise invalid("messages", "this model has no chat template, so it cannot chat; serve an instruct model")
-    fewest = max(text.fewest_tokens(sum(len(message["content"]) for message in chat.messages)), len(chat.messages))
+    fewest = max(text.min_num_tokens(sum(len(message["content"]) for message in chat.messages)), len(chat.messages))
     if fewest >= limit:
         raise _too_long(f"at least {fewest}", limit)
     try:
@@ -66,7 +66,7 @@ def _too_long(count: str, limit: int) -> ApiError:
 
 
 class Generation:
-    """An accepted call: one request for each answer wanted, one stream of their pieces.
+    """An accepted call: one request for each answer wanted, one stream of their deltas.
 
     ``close`` must be called; it cancels whatever has not ended.
     """
@@ -80,7 +80,7 @@ class Generation:
         self.num_prompt_tokens = len(prepared.token_ids)
         self._cached_tokens = 0
         self._context = context
-        left = most_tokens(context) - self.num_prompt_tokens
+        left = max_request_tokens(context) - self.num_prompt_tokens
         if left < 1:  # the context was lowered since the prompt was measured
             too_long = _too_long(str(self.num_prompt_tokens), left + self.num_prompt_tokens)
             engine.telemetry.count_too_long(user, too_long.message)
@@ -89,45 +89,45 @@ class Generation:
         timeline = Timeline(arrival=arrival, queued=time.monotonic())
         requests = [
             Request(
-                id=f"{self.id}-{choice}" if choice else self.id,
+                id=f"{self.id}-{index}" if index else self.id,
                 user=user,
                 token_ids=list(prepared.token_ids),
-                sampling=chat.sampling.params(left, end_token_ids, choice),
+                sampling=chat.sampling.params(left, end_token_ids, index),
                 timeline=replace(timeline),
             )
-            for choice in range(chat.n)
+            for index in range(chat.n)
         ]
         stop_token_ids = chat.sampling.stop_tokens(end_token_ids)
-        self._answers = {
-            request.id: Answer(choice, context.text, chat.stops, chat.sampling.min_tokens, stop_token_ids)
-            for choice, request in enumerate(requests)
+        self._choices = {
+            request.id: Choice(index, context.text, chat.stops, chat.sampling.min_tokens, stop_token_ids)
+            for index, request in enumerate(requests)
         }
-        self._outputs = context.bridge.open(list(self._answers), engine.cancel)
+        self._outputs = context.output_router.open(list(self._choices), engine.cancel)
         for _ in requests[1:]:
             engine.telemetry.count_received()
         try:
             engine.submit(*requests)
         except BaseException as error:
-            self._outputs.forget(*self._answers)  # the engine does not know them
+            self._outputs.forget(*self._choices)  # the engine does not know them
             self.close()
             raise _refusal(context, user, error, chat.n) from error
 
-    async def pieces(self, heartbeat: float | None) -> AsyncIterator[Piece | None]:
-        """Text as it comes; the last piece of each answer has a finish reason. ``None`` after ``heartbeat`` seconds
+    async def deltas(self, heartbeat: float | None) -> AsyncIterator[Delta | None]:
+        """Text as it comes; the last delta of each answer has a finish reason. ``None`` after ``heartbeat`` seconds
         of silence.
 
         Raises ApiError when a request failed, was cancelled or the client is gone.
         """
-        while not all(answer.ended for answer in self._answers.values()):
+        while not all(choice.ended for choice in self._choices.values()):
             outputs = await self._outputs.next(heartbeat)
             if not outputs:
                 yield None
             for output in outputs:
-                answer = self._answers[output.request_id]
-                if not answer.ended and (piece := self._read(answer, output)):
-                    yield piece
+                choice = self._choices[output.request_id]
+                if not choice.ended and (delta := self._read(choice, output)):
+                    yield delta
 
-    def _read(self, answer: Answer, output: Output) -> Piece:
+    def _read(self, choice: Choice, output: Output) -> Delta:
         if output.error is not None:
             raise unavailable(output.error, "engine_unavailable", 5) if output.unserved else failed(output.error)
         if output.finish_reason == "cancelled":
@@ -138,17 +138,17 @@ class Generation:
                 code="request_cancelled",
                 headers=NO_RETRY,
             )
-        if answer.choice == 0:
+        if choice.index == 0:
             self._cached_tokens = output.cached_tokens
-        piece = answer.read(output.token_ids, output.logprobs, output.finish_reason)
-        if answer.ended and output.finish_reason is None:  # a stop string: drop what the engine computes beyond it
-            self._context.engine.finish(output.request_id, answer.num_tokens)
+        delta = choice.read(output.token_ids, output.logprobs, output.finish_reason)
+        if choice.ended and output.finish_reason is None:  # a stop string: drop what the engine computes beyond it
+            self._context.engine.finish(output.request_id, choice.num_tokens)
             self._outputs.forget(output.request_id)
-        return piece
+        return delta
 
     def usage(self) -> dict[str, Any]:
         """In OpenAI's shape: the prompt counts once, however many answers; of it, what the prefix cache saved."""
-        num_output_tokens = sum(answer.num_tokens for answer in self._answers.values())
+        num_output_tokens = sum(choice.num_tokens for choice in self._choices.values())
         return {
             "prompt_tokens": self.num_prompt_tokens,
             "completion_tokens": num_output_tokens,
@@ -162,7 +162,7 @@ class Generation:
 
     def close(self) -> None:
         """Forget the outputs; cancels what has not ended."""
-        self._context.bridge.close(self._outputs)
+        self._context.output_router.close(self._outputs)
 
 
 def _refusal(context: ServerContext, user: str, error: BaseException, count: int) -> BaseException:

@@ -74,7 +74,7 @@ async def _prepared(context: ServerContext, watch: ClientWatch, body: bytes, use
     """The prompt, tokenised off the loop; whatever ends the request here is counted."""
     telemetry = context.engine.telemetry
     try:
-        return await watch.race(context.intake.run(partial(prepare, context), body))
+        return await watch.race(context.tokenizer_pool.run(partial(prepare, context), body))
     except ClientGoneError:
         telemetry.count_cancelled_before_queue()
         raise

@@ -12,9 +12,9 @@ from slotdeck.engine.server.errors import invalid
 from slotdeck.engine.server.fields import boolean, integer, number
 
 MAX_TOP_LOGPROBS = 20
-MAX_BIASES = 1024
+MAX_BIAS_ENTRIES = 1024
 MAX_STOP_TOKENS = 64
-STRONGEST_BIAS = 100
+MAX_BIAS = 100
 REPETITION_PENALTY = (0.01, 10)
 """Wide enough for any use; beyond, fp32 logits could overflow."""
 
@@ -48,11 +48,11 @@ class SamplingFields:
         """What ends an answer; ``end_token_ids`` are the model's own."""
         return self.stop_token_ids if self.ignore_eos else self.stop_token_ids | end_token_ids
 
-    def params(self, most_output: int, end_token_ids: frozenset[int], choice: int) -> SamplingParams:
-        """For answer number ``choice`` of the request, of at most ``most_output`` tokens. Each draws with its own
+    def params(self, max_output_tokens: int, end_token_ids: frozenset[int], choice: int) -> SamplingParams:
+        """For answer number ``choice`` of the request, of at most ``max_output_tokens`` tokens. Each draws with its own
         seed."""
         return SamplingParams(
-            max_tokens=most_output if self.max_tokens is None else min(self.max_tokens, most_output),
+            max_tokens=max_output_tokens if self.max_tokens is None else min(self.max_tokens, max_output_tokens),
             temperature=self.temperature,
             top_p=self.top_p,
             top_k=self.top_k,
@@ -97,14 +97,16 @@ def read_sampling(document: dict[str, Any], vocabulary: int) -> SamplingFields:
 def _logit_bias(value: Any, vocabulary: int) -> tuple[tuple[int, float], ...]:
     if value is None:
         return ()
-    if not isinstance(value, dict) or len(value) > MAX_BIASES:
-        raise invalid("logit_bias", f"'logit_bias' must be an object of at most {MAX_BIASES} token ids with numbers")
+    if not isinstance(value, dict) or len(value) > MAX_BIAS_ENTRIES:
+        raise invalid(
+            "logit_bias", f"'logit_bias' must be an object of at most {MAX_BIAS_ENTRIES} token ids with numbers"
+        )
     biases = []
     for key, amount in value.items():
         if not _TOKEN_ID.fullmatch(key) or int(key) >= vocabulary:
             raise invalid("logit_bias", f"each key of 'logit_bias' must be a token id between 0 and {vocabulary - 1}")
-        if type(amount) not in (int, float) or not -STRONGEST_BIAS <= amount <= STRONGEST_BIAS:
-            allowed = f"a number between -{STRONGEST_BIAS} and {STRONGEST_BIAS}"
+        if type(amount) not in (int, float) or not -MAX_BIAS <= amount <= MAX_BIAS:
+            allowed = f"a number between -{MAX_BIAS} and {MAX_BIAS}"
             raise invalid("logit_bias", f"each value of 'logit_bias' must be {allowed}")
         biases.append((int(key), float(amount)))
     return tuple(biases)

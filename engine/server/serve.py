@@ -15,11 +15,11 @@ from starlette.types import ASGIApp
 
 from slotdeck.engine.loop import EngineLoop
 from slotdeck.engine.server.app import create_admin_app, create_app
-from slotdeck.engine.server.bridge import OutputRouter
 from slotdeck.engine.server.context import ServedModel, ServerContext
-from slotdeck.engine.server.intake import TokenizerPool
 from slotdeck.engine.server.keys import KeyRing, load_api_keys
 from slotdeck.engine.server.listeners import Listeners
+from slotdeck.engine.server.output_router import OutputRouter
+from slotdeck.engine.server.tokenizer_pool import TokenizerPool
 from slotdeck.engine.settings import StartSettings
 from slotdeck.engine.telemetry.recorder import Recorder
 from slotdeck.engine.text.tokenizer import TextModel
@@ -27,7 +27,7 @@ from slotdeck.engine.text.tokenizer import TextModel
 log = logging.getLogger("slotdeck.server")
 
 BODIES_HELD = 8
-"""Bodies of the largest size that may be in the intake at a time."""
+"""Bodies of the largest size that may be in the tokenizer pool at a time."""
 CLOSING_SECONDS = 2
 """Time for answers that are complete to reach slow clients once everything else has ended."""
 POLL_SECONDS = 0.05
@@ -42,7 +42,7 @@ class _Server(uvicorn.Server):
 
 async def serve(
     engine: EngineLoop,
-    bridge: OutputRouter,
+    output_router: OutputRouter,
     *,
     text: TextModel,
     model: ServedModel,
@@ -53,21 +53,21 @@ async def serve(
 ) -> int:
     """Serve until SIGTERM, SIGINT or ``POST /admin/shutdown``; gives the exit code of the process, 0.
 
-    ``engine`` is started, delivers to ``bridge``, and is stopped by the caller afterwards, as are ``listeners``
+    ``engine`` is started, delivers to ``output_router``, and is stopped by the caller afterwards, as are ``listeners``
     closed. ``on_ready`` is called with the API's URL once both sockets answer. The first signal drains (new and
     waiting requests are refused, running ones finish within ``drain_timeout``), the second one does not wait.
     Signals are handled only in the main thread. ``recorder`` runs until the last request has ended.
     """
     context = ServerContext(
         engine=engine,
-        bridge=bridge,
+        output_router=output_router,
         text=text,
         model=model,
         settings=settings,
         keys=KeyRing(load_api_keys(settings)),
-        intake=TokenizerPool(BODIES_HELD * settings.max_body),
+        tokenizer_pool=TokenizerPool(BODIES_HELD * settings.max_body),
     )
-    bridge.attach(asyncio.get_running_loop())
+    output_router.attach(asyncio.get_running_loop())
     servers = [_server(create_app(context)), _server(create_admin_app(context))]
     sockets = [listeners.tcp, listeners.admin]
     tasks = [asyncio.create_task(_run(server, sock)) for server, sock in zip(servers, sockets, strict=True)]
@@ -91,7 +91,7 @@ async def serve(
             if recording is not None:
                 await asyncio.wait({recording}, timeout=CLOSING_SECONDS)
     finally:
-        context.intake.close()
+        context.tokenizer_pool.close()
         for task in [*tasks, following, *([] if recording is None else [recording])]:
             task.cancel()
     log.info("stopped")
@@ -110,7 +110,7 @@ async def _drain(context: ServerContext) -> None:
                 await context.force.wait()
     if engine.num_in_flight:
         log.warning("cutting %d requests that still run", engine.num_in_flight)
-    context.bridge.end_all("the server was stopped before the answer was complete")
+    context.output_router.end_all("the server was stopped before the answer was complete")
 
 
 def _runs(engine: EngineLoop) -> bool:

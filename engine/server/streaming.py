@@ -92,24 +92,24 @@ class EventStream(Response):
     async def _chunks(self) -> AsyncIterator[bytes]:
         started: set[int] = set()
         try:
-            async for piece in self._generation.pieces(self._heartbeat):
-                if piece is None:
+            async for delta in self._generation.deltas(self._heartbeat):
+                if delta is None:
                     yield HEARTBEAT
                     continue
-                plain = not (piece.choice or piece.logprobs or piece.finish_reason)
+                plain = not (delta.index or delta.logprobs or delta.finish_reason)
                 if plain and 0 in started and self._generation.chat.sampling.top_logprobs is None:
-                    yield f"{self._before_text}{json.dumps(piece.text)}{self._after_text}".encode()
+                    yield f"{self._before_text}{json.dumps(delta.text)}{self._after_text}".encode()
                     continue
                 chunk = b""
-                if piece.choice not in started:
-                    started.add(piece.choice)
-                    chunk += self._event(piece.choice, {"role": "assistant", "content": ""})
-                if piece.text or piece.logprobs:
+                if delta.index not in started:
+                    started.add(delta.index)
+                    chunk += self._event(delta.index, {"role": "assistant", "content": ""})
+                if delta.text or delta.logprobs:
                     chunk += self._event(
-                        piece.choice, {"content": piece.text}, _logprobs(self._generation, piece.logprobs)
+                        delta.index, {"content": delta.text}, _logprobs(self._generation, delta.logprobs)
                     )
-                if piece.finish_reason:
-                    chunk += self._event(piece.choice, {}, finish_reason=piece.finish_reason)
+                if delta.finish_reason:
+                    chunk += self._event(delta.index, {}, finish_reason=delta.finish_reason)
                 yield chunk
         except ApiError as error:
             yield _error_event(error)
@@ -142,11 +142,11 @@ async def complete(generation: Generation, model_id: str) -> JSONResponse:
     texts: dict[int, list[str]] = {choice: [] for choice in range(generation.chat.n)}
     logprobs: dict[int, list[Any]] = {choice: [] for choice in texts}
     reasons: dict[int, str | None] = {}
-    async for piece in generation.pieces(None):
-        if piece is not None:
-            texts[piece.choice].append(piece.text)
-            logprobs[piece.choice] += piece.logprobs
-            reasons[piece.choice] = piece.finish_reason
+    async for delta in generation.deltas(None):
+        if delta is not None:
+            texts[delta.index].append(delta.text)
+            logprobs[delta.index] += delta.logprobs
+            reasons[delta.index] = delta.finish_reason
     return JSONResponse(
         {
             "id": generation.id,

@@ -77,7 +77,7 @@ class TextModel:
     def has_chat_template(self) -> bool:
         return self._render is not None
 
-    def fewest_tokens(self, num_characters: int) -> int:
+    def min_num_tokens(self, num_characters: int) -> int:
         """A lower bound of the tokens that so much text makes, without tokenising it."""
         return num_characters // self._longest_token
 

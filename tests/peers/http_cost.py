@@ -22,9 +22,9 @@ from pathlib import Path
 from slotdeck.engine.core.request import ModelRunnerOutput, SchedulerOutput
 from slotdeck.engine.loop import EngineLoop
 from slotdeck.engine.model.load import find_model
-from slotdeck.engine.server.bridge import OutputRouter
 from slotdeck.engine.server.context import ServedModel
 from slotdeck.engine.server.listeners import open_listeners
+from slotdeck.engine.server.output_router import OutputRouter
 from slotdeck.engine.server.serve import serve
 from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings, StartSettings
 from slotdeck.engine.telemetry.frame import EngineInfo
@@ -94,9 +94,11 @@ def main() -> None:
     runner = Script(text._encode(text._tokenizer, PROSE))
     with tempfile.TemporaryDirectory() as name:
         settings = StartSettings(port=0, socket=Path(name) / "engine.sock")
-        bridge = OutputRouter()
+        output_router = OutputRouter()
         limits = LiveSettings(slots=STREAMS, queue=2 * STREAMS)
-        loop = EngineLoop(runner, limits, 64 * limits.context // BLOCK_SIZE, bridge.deliver, EngineInfo(model="script"))
+        loop = EngineLoop(
+            runner, limits, 64 * limits.context // BLOCK_SIZE, output_router.deliver, EngineInfo(model="script")
+        )
         ready = threading.Event()
         with open_listeners(settings) as listeners:
             loop.start()
@@ -106,7 +108,7 @@ def main() -> None:
                 asyncio.run(
                     serve(
                         loop,
-                        bridge,
+                        output_router,
                         text=text,
                         model=served,
                         settings=settings,

@@ -20,9 +20,9 @@ import httpx
 
 from slotdeck.engine.core.request import ModelRunnerOutput, Request, SamplingParams, SchedulerOutput, TokenLogprobs
 from slotdeck.engine.loop import EngineLoop
-from slotdeck.engine.server.bridge import OutputRouter
 from slotdeck.engine.server.context import ServedModel
 from slotdeck.engine.server.listeners import open_listeners
+from slotdeck.engine.server.output_router import OutputRouter
 from slotdeck.engine.server.serve import serve
 from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings, StartSettings
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame
@@ -84,9 +84,9 @@ class RunningServer:
         self.settings = StartSettings(port=0, socket=runtime / "engine.sock", **settings)
         self.text = TextModel(tokenizer)
         self.runner = ScriptRunner(self.text)
-        self.bridge = OutputRouter(most_pending=200)
+        self.output_router = OutputRouter(max_pending=200)
         info = EngineInfo(model=MODEL, trained_context=8192)
-        self.engine = EngineLoop(self.runner, limits, kv_tokens // BLOCK_SIZE, self.bridge.deliver, info)
+        self.engine = EngineLoop(self.runner, limits, kv_tokens // BLOCK_SIZE, self.output_router.deliver, info)
         self.exit_code: int | None = None
         self._ready = threading.Event()
         self._failure: BaseException | None = None
@@ -109,7 +109,7 @@ class RunningServer:
                 self.exit_code = asyncio.run(
                     serve(
                         self.engine,
-                        self.bridge,
+                        self.output_router,
                         text=self.text,
                         model=ServedModel(id=MODEL, created=1_700_000_000, stop_token_ids=frozenset(), vocabulary=420),
                         settings=self.settings,
@@ -125,8 +125,8 @@ class RunningServer:
             if self.engine._thread.ident is not None:
                 self.engine.stop()
 
-    def ended(self, patience: float = 20) -> bool:
-        self._thread.join(patience)
+    def ended(self, timeout: float = 20) -> bool:
+        self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def stop(self) -> None:

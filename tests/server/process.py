@@ -9,9 +9,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from slotdeck.engine.loop import EngineLoop
-from slotdeck.engine.server.bridge import OutputRouter
 from slotdeck.engine.server.context import ServedModel
 from slotdeck.engine.server.listeners import open_listeners
+from slotdeck.engine.server.output_router import OutputRouter
 from slotdeck.engine.server.serve import serve
 from slotdeck.engine.settings import LiveSettings, StartSettings
 from slotdeck.engine.text.tokenizer import TextModel
@@ -23,14 +23,14 @@ def main() -> int:
     settings = StartSettings(port=0, socket=Path(sys.argv[2]))
     runner = ScriptRunner(text)
     runner.pace = 0.05
-    bridge = OutputRouter()
+    output_router = OutputRouter()
     with open_listeners(settings) as listeners:
-        engine = EngineLoop(runner, LiveSettings(context=8192), 4096, bridge.deliver)
+        engine = EngineLoop(runner, LiveSettings(context=8192), 4096, output_router.deliver)
         engine.start()
         code = asyncio.run(
             serve(
                 engine,
-                bridge,
+                output_router,
                 text=text,
                 model=ServedModel(id=MODEL, created=0, stop_token_ids=frozenset(), vocabulary=420),
                 settings=settings,

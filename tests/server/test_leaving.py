@@ -39,7 +39,7 @@ def test_con_02_a_client_that_leaves_during_prefill_is_never_decoded(server: Run
     connection = server.raw_chat("alpha beta " * 60, stream=True)
     server.until(lambda frame: frame.slots[0].state == "prefill")
     connection.close()
-    server.until(lambda _: server.bridge.num_open == 0)  # the server has noticed, the step still runs
+    server.until(lambda _: server.output_router.num_open == 0)  # the server has noticed, the step still runs
     server.runner.gate.set()
     after = server.idle().counters
     assert after.cancelled == (before.cancelled or 0) + 1

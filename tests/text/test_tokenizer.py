@@ -121,7 +121,7 @@ def test_end_of_text_comes_from_the_configuration(folder: Path, text: TextModel)
 
 def test_the_cheap_bound_never_exceeds_the_truth(text: TextModel) -> None:
     for content in (*ORDINARY, "assistant" * 500, " " * 500, "a" * 500):
-        assert text.fewest_tokens(len(content)) <= len(text.encode_chat(user(content)))
+        assert text.min_num_tokens(len(content)) <= len(text.encode_chat(user(content)))
 
 
 def test_missing_and_broken_folders_say_what_to_do(tmp_path: Path) -> None:

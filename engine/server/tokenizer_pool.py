@@ -20,17 +20,17 @@ Result = TypeVar("Result")
 
 
 class TokenizerPool:
-    """Two lanes of threads. ``most_bytes`` bounds the bodies that are held at a time; more are refused with 503."""
+    """Two lanes of threads. ``max_bytes`` bounds the bodies that are held at a time; more are refused with 503."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._held = 0
-        self._short = ThreadPoolExecutor(2, thread_name_prefix="intake-short")
-        self._long = ThreadPoolExecutor(1, thread_name_prefix="intake-long")
+        self._short = ThreadPoolExecutor(2, thread_name_prefix="tokenizer-short")
+        self._long = ThreadPoolExecutor(1, thread_name_prefix="tokenizer-long")
 
     async def run(self, work: Callable[[bytes], Result], body: bytes) -> Result:
         """``work(body)`` in a thread. Cancelling gives it up: it does not start, or its result is dropped."""
-        if self._held and self._held + len(body) > self._most_bytes:
+        if self._held and self._held + len(body) > self._max_bytes:
             raise unavailable("too many long prompts are being read at once", "queue_full", 2)
         lane = self._long if len(body) > LONG_BODY else self._short
         self._held += len(body)

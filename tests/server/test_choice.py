@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotdeck.engine.core.request import TokenLogprobs
-from slotdeck.engine.server.answer import Answer, Piece
+from slotdeck.engine.server.choice import Choice, Delta
 from slotdeck.engine.text.tokenizer import TextModel
 
 
@@ -18,17 +18,17 @@ def text(tokenizer: Path) -> TextModel:
     return TextModel(tokenizer)
 
 
-def read(answer: Answer, ids: list[int], cuts: list[int], reason: str) -> list[Piece]:
+def read(choice: Choice, ids: list[int], cuts: list[int], reason: str) -> list[Delta]:
     """Feed ``ids`` in portions of ``cuts`` tokens."""
-    pieces = []
+    deltas = []
     left = list(ids)
     for cut in [*cuts, len(ids)]:
         portion, left = left[:cut], left[cut:]
         logprobs = [TokenLogprobs(-float(token)) for token in portion]
-        pieces.append(answer.read(portion, logprobs, None if left else reason))
-        if answer.ended:
+        deltas.append(choice.read(portion, logprobs, None if left else reason))
+        if choice.ended:
             break
-    return pieces
+    return deltas
 
 
 @given(
@@ -40,25 +40,25 @@ def read(answer: Answer, ids: list[int], cuts: list[int], reason: str) -> list[P
 def test_entries_are_the_tokens_whose_text_begins_before_the_end(
     text: TextModel, ids: list[int], cuts: list[int], stops: list[str], min_tokens: int
 ) -> None:
-    answer = Answer(0, text, stops, min_tokens, frozenset())
-    pieces = read(answer, ids, cuts, "length")
-    shown = "".join(piece.text for piece in pieces)
-    entries = [entry for piece in pieces for entry in piece.logprobs]
+    choice = Choice(0, text, stops, min_tokens, frozenset())
+    deltas = read(choice, ids, cuts, "length")
+    shown = "".join(delta.text for delta in deltas)
+    entries = [entry for delta in deltas for entry in delta.logprobs]
     assert [entry["logprob"] for entry in entries] == [-float(token) for token in ids[: len(entries)]]
-    if pieces[-1].finish_reason == "length":
-        assert len(entries) == len(ids) == answer.num_tokens
+    if deltas[-1].finish_reason == "length":
+        assert len(entries) == len(ids) == choice.num_tokens
         assert shown == text.decode(ids)
         return
-    assert pieces[-1].finish_reason == "stop"
-    assert min_tokens < answer.num_tokens <= len(ids)
-    assert len(entries) <= answer.num_tokens
+    assert deltas[-1].finish_reason == "stop"
+    assert min_tokens < choice.num_tokens <= len(ids)
+    assert len(entries) <= choice.num_tokens
     assert text.decode(ids[: len(entries)]).startswith(shown) or not shown
     assert len(text.decode(ids[: len(entries) - 1])) <= len(shown) or "\ufffd" in text.decode(ids)
 
 
 def test_an_ending_token_counts_and_has_neither_text_nor_entry(text: TextModel) -> None:
-    answer = Answer(2, text, [], 0, frozenset({2}))
-    (piece,) = read(answer, [50, 51, 2], [], "stop")
-    assert (piece.choice, piece.text, piece.finish_reason) == (2, text.decode([50, 51]), "stop")
-    assert len(piece.logprobs) == 2
-    assert answer.num_tokens == 3
+    choice = Choice(2, text, [], 0, frozenset({2}))
+    (delta,) = read(choice, [50, 51, 2], [], "stop")
+    assert (delta.index, delta.text, delta.finish_reason) == (2, text.decode([50, 51]), "stop")
+    assert len(delta.logprobs) == 2
+    assert choice.num_tokens == 3

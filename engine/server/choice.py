@@ -14,11 +14,11 @@ from slotdeck.engine.text.tokenizer import TextModel
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Delta:
     """Text of one answer that became certain; ``finish_reason`` with the last one."""
 
-    choice: int
-    """Number of the answer, from 0."""
+    index: int
+    """Number of the choice, from 0."""
     text: str
     logprobs: tuple[dict[str, Any], ...] = ()
     """In OpenAI's shape, one entry for each token whose text begins in ``text``; empty when none are wanted."""
@@ -28,17 +28,17 @@ class Piece:
         return bool(self.text or self.logprobs or self.finish_reason)
 
 
-class Answer:
-    """Answer number ``choice`` of a request.
+class Choice:
+    """Choice number ``index`` of a request.
 
     Stop strings are looked for in the text of the tokens after the first ``min_tokens``; one of ``stop_token_ids``
     that ends the answer is no part of its text.
     """
 
     def __init__(
-        self, choice: int, text: TextModel, stops: Sequence[str], min_tokens: int, stop_token_ids: frozenset[int]
+        self, index: int, text: TextModel, stops: Sequence[str], min_tokens: int, stop_token_ids: frozenset[int]
     ) -> None:
-        self.choice = choice
+        self.index = index
         self.num_tokens = 0
         """Output tokens read, those of a stop string and the ending token included."""
         self.ended = False
@@ -51,31 +51,31 @@ class Answer:
         self._shown = 0  # of them, those given out
         self._held: deque[tuple[int, int, TokenLogprobs]] = deque()  # where its text begins, token, log-probabilities
 
-    def read(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs], finish_reason: str | None) -> Piece:
+    def read(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs], finish_reason: str | None) -> Delta:
         """Take tokens as the engine hands them over; ``finish_reason``, with the last of them, is ``stop`` or
-        ``length``. The piece has one as soon as a stop string is complete: the rest is not to be read."""
+        ``length``. The delta has one as soon as a stop string is complete: the rest is not to be read."""
         text = ""
-        for index, token_id in enumerate(token_ids):
+        for position, token_id in enumerate(token_ids):
             self.num_tokens += 1
-            if finish_reason == "stop" and index == len(token_ids) - 1 and token_id in self._stop_token_ids:
+            if finish_reason == "stop" and position == len(token_ids) - 1 and token_id in self._stop_token_ids:
                 break
             if logprobs:
-                self._held.append((self._length, token_id, logprobs[index]))
+                self._held.append((self._length, token_id, logprobs[position]))
             text += self._push(self._detokenizer.push(token_id))
             if self._stop.matched:
-                return self._piece(text, "stop")
+                return self._delta(text, "stop")
         if finish_reason is not None:
             text += self._push(self._detokenizer.flush())
             if self._stop.matched:
-                return self._piece(text, "stop")
+                return self._delta(text, "stop")
             text += self._stop.flush()
-        return self._piece(text, finish_reason)
+        return self._delta(text, finish_reason)
 
     def _push(self, text: str) -> str:
         self._length += len(text)
         return text if self.num_tokens <= self._min_tokens else self._stop.push(text)
 
-    def _piece(self, text: str, finish_reason: str | None) -> Piece:
+    def _delta(self, text: str, finish_reason: str | None) -> Delta:
         self._shown += len(text)
         self.ended = finish_reason is not None
         whole = self.ended and not self._stop.matched
@@ -84,7 +84,7 @@ class Answer:
             _, token_id, found = self._held.popleft()
             top = [self._entry(token, logprob) for token, logprob in found.top]
             entries.append(self._entry(token_id, found.logprob) | {"top_logprobs": top})
-        return Piece(self.choice, text, tuple(entries), finish_reason)
+        return Delta(self.index, text, tuple(entries), finish_reason)
 
     def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
         exact = self._text.token_bytes(token_id)

@@ -15,21 +15,21 @@ MAX_PENDING = 4096
 class OutputStream:
     """Outputs of the requests behind one client's call, awaited by its handler. Lives on the asyncio loop."""
 
-    def __init__(self, request_ids: Sequence[str], cancel: Callable[[str], object], most_pending: int) -> None:
+    def __init__(self, request_ids: Sequence[str], cancel: Callable[[str], object], max_pending: int) -> None:
         self.request_ids = tuple(request_ids)
         self._alive = dict.fromkeys(request_ids)
         self._cancel = cancel
-        self._most_pending = most_pending * len(self.request_ids)
+        self._max_pending = max_pending * len(self.request_ids)
         self._pending: list[Output] = []
         self._waiter: asyncio.Future[None] | None = None
-        self._waits_since = 0.0
-        self._heartbeat: asyncio.TimerHandle | None = None
+        self._waiting_since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
 
     def put(self, output: Output) -> None:
         if output.request_id not in self._alive:
             return
         ends = output.finish_reason is not None or output.error is not None
-        if len(self._pending) >= self._most_pending and not ends:
+        if len(self._pending) >= self._max_pending and not ends:
             self.end("the client reads too slowly: the answer was dropped")
             return
         self._pending.append(output)
@@ -51,14 +51,14 @@ class OutputStream:
             self._wake()
             self._cancel(request_id)
 
-    async def next(self, patience: float | None) -> list[Output]:
-        """All outputs pending, at least one; an empty list when none came within ``patience`` seconds, which is the
+    async def next(self, heartbeat: float | None) -> list[Output]:
+        """All outputs pending, at least one; an empty list when none came within ``heartbeat`` seconds, which is the
         same in each call."""
         if not self._pending:
             loop = asyncio.get_running_loop()
-            self._waiter, self._waits_since = loop.create_future(), loop.time()
-            if patience is not None and self._heartbeat is None:
-                self._heartbeat = loop.call_later(patience, self._lose_patience, patience)
+            self._waiter, self._waiting_since = loop.create_future(), loop.time()
+            if heartbeat is not None and self._timer is None:
+                self._timer = loop.call_later(heartbeat, self._expire, heartbeat)
             try:
                 await self._waiter
             finally:
@@ -68,31 +68,31 @@ class OutputStream:
 
     def close(self) -> None:
         """Nobody waits for outputs any more."""
-        if self._heartbeat is not None:
-            self._heartbeat.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _lose_patience(self, patience: float) -> None:
+    def _expire(self, heartbeat: float) -> None:
         """Ends a wait that lasts too long. One timer looks at all waits of the stream in turn: a timer for each wait,
         of which there is one per token, would cost more than the waiting."""
         loop = asyncio.get_running_loop()
-        left = patience if self._waiter is None else self._waits_since + patience - loop.time()
+        left = heartbeat if self._waiter is None else self._waiting_since + heartbeat - loop.time()
         if left <= 0:
             self._wake()
-            left = patience
-        self._heartbeat = loop.call_later(left, self._lose_patience, patience)
+            left = heartbeat
+        self._timer = loop.call_later(left, self._expire, heartbeat)
 
 
 class OutputRouter:
     """``deliver`` is given to the engine at construction; the server attaches its loop when it starts."""
 
-    def __init__(self, most_pending: int = MAX_PENDING) -> None:
+    def __init__(self, max_pending: int = MAX_PENDING) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._streams: dict[str, OutputStream] = {}
-        self._most_pending = most_pending
+        self._max_pending = max_pending
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -108,7 +108,7 @@ class OutputRouter:
 
     def open(self, request_ids: Sequence[str], cancel: Callable[[str], object]) -> OutputStream:
         """Begin to collect outputs of these requests into one stream; ``cancel`` ends one in the engine."""
-        stream = OutputStream(request_ids, cancel, self._most_pending)
+        stream = OutputStream(request_ids, cancel, self._max_pending)
         self._streams |= dict.fromkeys(stream.request_ids, stream)
         return stream
 
