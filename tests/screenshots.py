@@ -36,7 +36,7 @@ from slotdeck.engine.telemetry.history_file import history_path
 from slotdeck.engine.telemetry.recorder import Recorder
 from slotdeck.engine.telemetry.request_detail import RequestDetail
 from slotdeck.engine.telemetry.telemetry import Telemetry
-from tests.real_engine import RealEngine
+from tests.support.real_engine import RealEngine
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDINGS = ROOT / "tests" / "recordings"

@@ -25,7 +25,7 @@ import httpx
 from slotdeck.console.load.prompts import WORDS, user_name
 from slotdeck.console.sources.recording import write_frames
 from slotdeck.engine.telemetry.frame import Frame
-from tests.real_engine import RealEngine
+from tests.support.real_engine import RealEngine
 
 FOLDER = Path(__file__).parent / "recordings" / "symptoms"
 

@@ -9,7 +9,7 @@ import pytest
 from slotdeck.engine.advice.recorded import replay, users_of
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.history_file import RequestRecord
-from tests.advice.prices import CARD
+from tests.support.speed_card import CARD
 
 START = 1_790_000_000.0
 

@@ -13,7 +13,7 @@ from slotdeck.engine.advice.recorded import simulate
 from slotdeck.engine.advice.search import Found, Goals, Tried, search
 from slotdeck.engine.advice.traffic import Traffic, User
 from slotdeck.engine.settings import LiveSettings
-from tests.advice.prices import CARD
+from tests.support.speed_card import CARD
 
 TRAFFIC = Traffic("agent", 4, 6.0, 512)
 

@@ -17,7 +17,7 @@ from slotdeck.engine.advice.step_model import StepTimes
 from slotdeck.engine.advice.traffic import KINDS, Edge, Traffic, Turn, User, describe
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame
-from tests.advice.prices import PRICES
+from tests.support.speed_card import PRICES
 
 
 def live(**changes: Any) -> LiveSettings:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from slotdeck.engine.advice.planner import make_plan
 from slotdeck.engine.advice.what_if import BUSY_SECONDS, PAUSING_SECONDS, Expected, People, expect, people_of
 from slotdeck.engine.settings import LiveSettings
-from tests.advice.prices import CARD
 from tests.advice.test_planner import CHAT
+from tests.support.speed_card import CARD
 
 TEN = People(users=10, pause=20, prompt=400, answer=100)
 ENOUGH = LiveSettings(slots=8, context=1024, kv_tokens=8192)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.support import ROOT, Deck
+from tests.support.deck import ROOT, Deck
 
 
 @pytest.fixture
 def deck(tmp_path: Path) -> Iterator[Deck]:
-    """`slotdeck` in a terminal, with the fakes of :mod:`tests.cli.driver`."""
+    """`slotdeck` in a terminal, with the fakes of :mod:`tests.support.deck_driver`."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SLOTDECK_")}
     environment |= {
         "XDG_RUNTIME_DIR": str(tmp_path / "runtime"),

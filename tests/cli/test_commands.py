@@ -21,8 +21,8 @@ from slotdeck.console.cli.main import app
 from slotdeck.console.cli.variables import unread_variables
 from slotdeck.engine import __version__
 from slotdeck.engine.settings import SETTINGS, to_environment
-from tests.cli.fake_engine import engine_on
-from tests.cli.support import ROOT, Deck
+from tests.support.deck import ROOT, Deck
+from tests.support.fake_engine import engine_on
 
 HEAVY = ("torch", "transformers", "textual", "httpx", "numpy", "rich")
 

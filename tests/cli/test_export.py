@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from slotdeck.console.cli.main import app
-from tests.cli.fake_engine import engine_on
+from tests.support.fake_engine import engine_on
 
 
 @pytest.fixture(autouse=True)

@@ -21,8 +21,8 @@ from slotdeck.console.sources.recording import read_frames
 from slotdeck.engine.telemetry.frame import Frame
 from slotdeck.engine.telemetry.history_file import RequestRecord, history_path
 from slotdeck.engine.telemetry.recorder import Recorder
-from tests.cli.support import Deck
-from tests.console import frames as made
+from tests.support import frames as made
+from tests.support.deck import Deck
 
 NOW = 1_795_600_800.0
 """2026-11-25 10:00:00 UTC"""

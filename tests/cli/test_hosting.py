@@ -14,7 +14,7 @@ import pytest
 
 from slotdeck.console.sources.process import exit_code as process_end
 from slotdeck.console.sources.process import lives
-from tests.cli.support import DRIVER, PATIENCE, Deck, console_pid, eventually, exit_code, process_runs
+from tests.support.deck import DRIVER, PATIENCE, Deck, console_pid, eventually, exit_code, process_runs
 
 
 def test_the_first_start_shows_progress_and_hosts_and_the_next_attaches(deck: Deck) -> None:

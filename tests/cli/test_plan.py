@@ -15,9 +15,9 @@ from slotdeck.console.cli import plan_inputs
 from slotdeck.console.cli.main import app
 from slotdeck.engine.advice.speed_card import save_card
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame, HostInfo, PoolInfo
-from tests.advice.prices import CARD
 from tests.advice.test_capacity import QWEN3_8B
-from tests.cli.fake_engine import FakeEngine, engine_on
+from tests.support.fake_engine import FakeEngine, engine_on
+from tests.support.speed_card import CARD
 
 
 @pytest.fixture

@@ -134,7 +134,7 @@ def taken(pid: int) -> float:
 def fake_engine(folder: Path, situation: str) -> Iterator[Path]:
     """Made-up frames of one situation behind a socket."""
     path = folder / f"{situation}.sock"
-    command = [sys.executable, "-m", "tests.console.fake_engine", str(path), situation]
+    command = [sys.executable, "-m", "tests.support.frame_engine", str(path), situation]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as engine:
         assert engine.stdout is not None
         engine.stdout.readline()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.console.pty import MODULE, ROOT
+from tests.support.terminal import MODULE, ROOT
 
 
 @pytest.fixture(autouse=True)

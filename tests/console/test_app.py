@@ -17,8 +17,8 @@ from slotdeck.console.screens.help import HelpScreen, help_lines
 from slotdeck.console.sources.base import Answer
 from slotdeck.console.widgets.cells import plain
 from slotdeck.engine.settings import SETTINGS
-from tests.console import frames
-from tests.console.helpers import GONE, FakeLoad, confirmed, console, screen_text, seen, until
+from tests.support import frames
+from tests.support.console_app import GONE, FakeLoad, confirmed, console, screen_text, seen, until
 
 SIZE = (80, 24)
 README = Path(__file__).parents[2] / "README.md"

@@ -9,8 +9,8 @@ from slotdeck.console.store import Store
 from slotdeck.console.widgets.card import card_lines
 from slotdeck.console.widgets.cells import line_width, plain
 from slotdeck.engine.telemetry.frame import Frame
-from tests.console import frames
-from tests.console.helpers import console, screen_text, seen, until
+from tests.support import frames
+from tests.support.console_app import console, screen_text, seen, until
 
 AFTER = frames.MINUTE.model_copy(
     update={"ttft_p95": 0.92, "ttft_count": 44, "itl_p95": 0.131, "itl_count": 2900, "generated_per_second": 71.0}

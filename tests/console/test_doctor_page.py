@@ -17,9 +17,9 @@ from slotdeck.engine.advice.finding import Finding
 from slotdeck.engine.telemetry.frame import LimitInfo
 from tests.advice.test_doctor import QUEUED, run, slot
 from tests.advice.test_doctor import frame as make_frame
-from tests.console import frames
-from tests.console.helpers import confirmed, console, screen_text, seen, until
 from tests.console.test_history_page import record
+from tests.support import frames
+from tests.support.console_app import confirmed, console, screen_text, seen, until
 
 SIZE = (80, 24)
 LIMITS = LimitInfo(revision=7, slots=4, context=2048, queue=16, budget=64)

@@ -11,8 +11,8 @@ from slotdeck.console.keymap import Keymap
 from slotdeck.console.screens.help import help_lines
 from slotdeck.console.sources.base import Disconnected, EngineEnd
 from slotdeck.console.widgets.cells import plain
-from tests.console import frames
-from tests.console.helpers import GONE, ScriptedSource, console, screen_text, seen
+from tests.support import frames
+from tests.support.console_app import GONE, ScriptedSource, console, screen_text, seen
 
 SIZE = (80, 24)
 KILLED = EngineEnd("signal 9, out of memory?", log=Path("/var/lib/somebody/slotdeck/engine.log"))

@@ -17,8 +17,8 @@ from slotdeck.engine.telemetry.frame import Frame
 from slotdeck.engine.telemetry.history_file import history_path
 from slotdeck.engine.telemetry.recorder import Recorder
 from slotdeck.engine.telemetry.telemetry import Telemetry
-from tests.console import frames
-from tests.console.helpers import console, screen_text, seen, until
+from tests.support import frames
+from tests.support.console_app import console, screen_text, seen, until
 
 SIZE = (80, 24)
 DAY = 86_400

@@ -24,8 +24,8 @@ from slotdeck.console.status import StatusLine
 from slotdeck.console.widgets.cells import plain
 from slotdeck.console.widgets.settings_panel import settings_panel
 from slotdeck.engine.telemetry.frame import Bounds, Frame
-from tests.console import frames
-from tests.console.helpers import confirmed
+from tests.support import frames
+from tests.support.console_app import confirmed
 
 
 def turned(name: str, *digits: str) -> Knobs:

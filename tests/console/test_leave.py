@@ -7,8 +7,8 @@ import pytest
 from slotdeck.console.screens.leave import LeaveScreen
 from slotdeck.console.sources.base import Answer, Disconnected
 from slotdeck.console.widgets.cells import plain
-from tests.console import frames
-from tests.console.helpers import GONE, console, seen, until
+from tests.support import frames
+from tests.support.console_app import GONE, console, seen, until
 
 SIZE = (80, 24)
 

@@ -18,7 +18,7 @@ from slotdeck.console.widgets.cells import clean, cut, exact, left, line_width, 
 from slotdeck.console.widgets.glyphs import gap_bars, progress, shares, sparkline, to_ascii
 from slotdeck.console.widgets.selection import SORTS, Choice, Cursor
 from slotdeck.engine.telemetry.frame import Frame, SlotInfo, WaitingInfo
-from tests.console import frames
+from tests.support import frames
 
 HOSTILE = (
     "[bold red]x[/bold red]", "[/]", "\x1b[2J\x1b[31mred", "a\nb\r\tc\x00\x07\x9b31m",

@@ -18,8 +18,8 @@ from slotdeck.console.widgets.cells import plain
 from slotdeck.console.widgets.events import event_lines
 from slotdeck.console.widgets.selection import Choice
 from slotdeck.engine.telemetry.frame import CounterInfo, Frame
-from tests.console import frames
-from tests.console.helpers import GONE
+from tests.support import frames
+from tests.support.console_app import GONE
 
 
 def view_of(frame: Frame) -> View:

@@ -15,8 +15,8 @@ from slotdeck.console.sources.base import Past
 from slotdeck.console.store import Store
 from slotdeck.engine.telemetry.frame import Frame, SlotInfo, SlotState
 from slotdeck.engine.telemetry.past import Past as EnginePast
-from tests.console import frames
-from tests.console.helpers import GONE
+from tests.support import frames
+from tests.support.console_app import GONE
 
 STATES: tuple[SlotState, ...] = ("idle", "prefill", "decode", "held", "preempted", "swapped")
 

@@ -13,9 +13,9 @@ from textual.pilot import Pilot
 from slotdeck.console.app import ConsoleApp
 from slotdeck.console.sources.recording import RecordingSource
 from slotdeck.engine.telemetry.frame import Frame
-from tests.console import frames
-from tests.console.helpers import GONE, seen, until
 from tests.screenshots import PICTURES, RECORDINGS, SCENES, Picture, moment, pictures, render
+from tests.support import frames
+from tests.support.console_app import GONE, seen, until
 
 SIZES = ((80, 24), (120, 36), (180, 50))
 SizeIds = {size: f"{size[0]}x{size[1]}" for size in SIZES}

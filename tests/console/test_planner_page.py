@@ -22,9 +22,9 @@ from slotdeck.engine.advice.planner import make_plan
 from slotdeck.engine.advice.speed_card import save_card
 from slotdeck.engine.advice.what_if import People
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame
-from tests.advice.prices import CARD
-from tests.console import frames
-from tests.console.helpers import GONE, confirmed, console, screen_text, seen, until
+from tests.support import frames
+from tests.support.console_app import GONE, confirmed, console, screen_text, seen, until
+from tests.support.speed_card import CARD
 
 SIZE = (80, 24)
 

@@ -27,9 +27,9 @@ from slotdeck.engine.telemetry.request_detail import (
     SettingsInfo,
     StallInfo,
 )
-from tests.console import frames
-from tests.console.helpers import console, screen_text, seen, until
 from tests.console.test_lines import labels
+from tests.support import frames
+from tests.support.console_app import console, screen_text, seen, until
 
 SIZES = ((80, 24), (120, 36), (180, 50))
 RECORDED = RequestDetail.model_validate_json(

@@ -14,8 +14,8 @@ from slotdeck.console.sources.engine import FIRST_PAUSE, MAX_PAUSE, EngineSource
 from slotdeck.console.sources.process import record_end
 from slotdeck.console.sources.recording import RecordingSource, read_frames, write_frames
 from slotdeck.engine.telemetry.frame import Frame, WindowInfo
-from tests.console import frames
-from tests.console.fake_engine import FakeEngine
+from tests.support import frames
+from tests.support.frame_engine import FrameEngine
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ async def take(updates: AsyncIterator[Update], number: int) -> list[Update]:
 
 
 async def test_frames_come_in_order_over_the_socket(socket: Path) -> None:
-    async with FakeEngine(socket, frames.busy) as engine:
+    async with FrameEngine(socket, frames.busy) as engine:
         engine.rate = 200
         got = await take(EngineSource(socket).updates(), 5)
     assert [update.sequence for update in got if isinstance(update, Frame)] == [0, 1, 2, 3, 4]
@@ -38,7 +38,7 @@ async def test_frames_come_in_order_over_the_socket(socket: Path) -> None:
 
 async def test_a_label_with_line_separators_does_not_break_the_stream(socket: Path) -> None:
     odd = frames.decoding(0, "a\u2028b\u2029c\x85d", 10, 5)
-    async with FakeEngine(socket, lambda _step: frames.frame(slots=(odd,))) as engine:
+    async with FrameEngine(socket, lambda _step: frames.frame(slots=(odd,))) as engine:
         engine.rate = 200
         got = await take(EngineSource(socket).updates(), 2)
     assert all(isinstance(update, Frame) and update.slots[0].user == odd.user for update in got)
@@ -46,13 +46,13 @@ async def test_a_label_with_line_separators_does_not_break_the_stream(socket: Pa
 
 async def test_reconnects_with_growing_pauses_and_sees_the_restart(socket: Path) -> None:
     pauses: list[float] = []
-    engine: FakeEngine | None = None
+    engine: FrameEngine | None = None
 
     async def sleep(seconds: float) -> None:
         nonlocal engine
         pauses.append(seconds)
         if len(pauses) == 7:
-            engine = await FakeEngine(socket, boot="boot-2").__aenter__()
+            engine = await FrameEngine(socket, boot="boot-2").__aenter__()
 
     updates = EngineSource(socket, sleep=sleep).updates()
     got = await take(updates, 8)
@@ -70,7 +70,7 @@ async def test_reconnects_with_growing_pauses_and_sees_the_restart(socket: Path)
 
 
 async def test_settings_change_with_revision_conflict_and_refusal(socket: Path) -> None:
-    async with FakeEngine(socket) as engine:
+    async with FrameEngine(socket) as engine:
         source = EngineSource(socket)
         accepted = await source.change({"slots": 8}, 3)
         assert accepted.ok
@@ -94,11 +94,11 @@ async def test_commands_without_an_engine_answer_instead_of_raising(socket: Path
     assert "no engine answers" in (answer.message or "")
 
 
-def told(socket: Path, pid: int | None) -> FakeEngine:
+def told(socket: Path, pid: int | None) -> FrameEngine:
     """An engine that says it is process ``pid``."""
     steady = frames.steady()
     engine = steady.engine.model_copy(update={"pid": pid})
-    return FakeEngine(socket, lambda _step: steady.model_copy(update={"engine": engine, "event_cursor": 17}))
+    return FrameEngine(socket, lambda _step: steady.model_copy(update={"engine": engine, "event_cursor": 17}))
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ async def no_pause(_seconds: float) -> None:
     await asyncio.sleep(0)
 
 
-async def lost(updates: AsyncIterator[Update], engine: FakeEngine) -> Disconnected:
+async def lost(updates: AsyncIterator[Update], engine: FrameEngine) -> Disconnected:
     """End the connection; what the source says then."""
     await engine.stop()
     while True:
@@ -155,7 +155,7 @@ async def test_a_new_connection_goes_on_with_the_events_after_the_last_frame(soc
 
 
 async def test_a_change_without_an_answer_is_neither_done_nor_refused(socket: Path) -> None:
-    class Mute(FakeEngine):
+    class Mute(FrameEngine):
         def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
             raise ConnectionError
 
@@ -166,7 +166,7 @@ async def test_a_change_without_an_answer_is_neither_done_nor_refused(socket: Pa
 
 
 async def test_an_answer_that_is_not_ours_is_a_sentence(socket: Path) -> None:
-    class Odd(FakeEngine):
+    class Odd(FrameEngine):
         def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
             return 500, ["?"]
 
@@ -176,7 +176,7 @@ async def test_an_answer_that_is_not_ours_is_a_sentence(socket: Path) -> None:
 
 
 async def test_an_unreadable_frame_is_a_disconnection_with_a_reason(socket: Path) -> None:
-    async with FakeEngine(socket) as engine:
+    async with FrameEngine(socket) as engine:
         engine.frame = lambda _step: WindowInfo(seconds=1)  # type: ignore
         [update] = await take(EngineSource(socket).updates(), 1)
     assert isinstance(update, Disconnected)
@@ -196,7 +196,7 @@ async def test_a_recording_gives_back_what_was_written(tmp_path: Path, name: str
 
 
 async def test_the_first_frame_of_a_connection_is_followed_by_what_was_before(socket: Path) -> None:
-    async with FakeEngine(socket, frames.busy) as engine:
+    async with FrameEngine(socket, frames.busy) as engine:
         engine.past = tuple(frames.busy(step) for step in range(-240, 0, 4))
         updates = EngineSource(socket).updates()
         got = await take(updates, 3)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from slotdeck.console.store import MAX_EVENTS, Store
-from tests.console import frames
-from tests.console.helpers import GONE
+from tests.support import frames
+from tests.support.console_app import GONE
 
 
 def test_a_frame_replaces_the_view_and_a_gap_needs_nothing() -> None:

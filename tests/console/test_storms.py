@@ -15,10 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.console import frames
-from tests.console.helpers import console as app_over
-from tests.console.helpers import seen, until
-from tests.console.pty import ROOT, console, opened
+from tests.support import frames
+from tests.support.console_app import console as app_over
+from tests.support.console_app import seen, until
+from tests.support.terminal import ROOT, console, opened
 
 
 def test_a_storm_of_resizes_ends_in_a_whole_picture(socket: Path, environment: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from slotdeck.console.terminal import ascii_wanted, terminal_problem
-from tests.console.pty import ROOT, console, opened
+from tests.support.terminal import ROOT, console, opened
 
 
 def test_starts_turns_a_knob_quits_and_leaves_the_terminal_sane(

@@ -13,8 +13,8 @@ from slotdeck.console.widgets.plot import column_rows, linear, logarithmic, nice
 from slotdeck.console.widgets.plots import plot_lines
 from slotdeck.console.widgets.slot_timeline import timeline_lines
 from slotdeck.engine.telemetry.frame import Frame, SlotInfo
-from tests.console import frames
-from tests.console.helpers import GONE
+from tests.support import frames
+from tests.support.console_app import GONE
 
 
 def at(seconds: float, **changes: object) -> Frame:

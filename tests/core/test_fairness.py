@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slotdeck.engine.core.request import State
-from tests.core.simple_engine import Engine
+from tests.support.core_engine import Engine
 
 
 def test_sch_05_one_user_s_thirty_jobs_do_not_make_another_wait_for_all() -> None:

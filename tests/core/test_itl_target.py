@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slotdeck.engine.core.budget import MIN_BUDGET, StepCost
-from tests.core.simple_engine import Engine
+from tests.support.core_engine import Engine
 
 
 def measured(noise: float = 0.0) -> StepCost:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slotdeck.engine.core.request import Request, SchedulerOutput, State
-from tests.core.simple_engine import Engine, shares
+from tests.support.core_engine import Engine, shares
 
 
 def test_serial_runs_one_at_a_time_whatever_the_slots() -> None:

@@ -7,7 +7,7 @@ import pytest
 from slotdeck.engine.core.block_pool import BlockPool, content_of
 from slotdeck.engine.core.events import QueueFullError
 from slotdeck.engine.core.request import State
-from tests.core.simple_engine import Engine, shares
+from tests.support.core_engine import Engine, shares
 
 PROMPT = list(range(100, 180))
 """80 tokens: five full blocks."""

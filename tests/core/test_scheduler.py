@@ -8,7 +8,7 @@ from slotdeck.engine.core.block_pool import BlockPool, PoolExhaustedError
 from slotdeck.engine.core.events import EventKind, QueueFullError, RequestTooLargeError
 from slotdeck.engine.core.request import FinishReason, ModelRunnerOutput, SchedulerOutput, State
 from slotdeck.engine.settings import SettingsError
-from tests.core.simple_engine import Engine, shares
+from tests.support.core_engine import Engine, shares
 
 
 def test_a_freed_slot_is_taken_in_the_next_step() -> None:

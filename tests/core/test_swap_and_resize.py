@@ -7,7 +7,7 @@ import pytest
 from slotdeck.engine.core.events import EventKind
 from slotdeck.engine.core.request import SchedulerOutput, State
 from slotdeck.engine.settings import SettingsError
-from tests.core.simple_engine import Engine
+from tests.support.core_engine import Engine
 
 PROMPT = list(range(100, 180))
 """80 tokens: five full blocks."""

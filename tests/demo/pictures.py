@@ -23,8 +23,8 @@ from slotdeck.console.demo.wanted import Wanted
 from slotdeck.console.screens.demo import DemoPage
 from slotdeck.console.sources.recording import RecordingSource, read_frames
 from slotdeck.engine.telemetry.frame import Frame
-from tests.real_engine import RealEngine
 from tests.screenshots import PICTURES, RECORDINGS, SIZES, monospaced
+from tests.support.real_engine import RealEngine
 
 PATH = RECORDINGS / "demo.json.gz"
 WANTED = Wanted(who=("agent",), seconds=10)

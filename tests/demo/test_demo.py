@@ -20,7 +20,7 @@ from slotdeck.console.demo.scenes import SCENES
 from slotdeck.console.demo.state import DemoState, Event
 from slotdeck.console.demo.wanted import Wanted, parse
 from slotdeck.console.sources.recording import read_frames
-from tests.server.harness import RunningServer, running
+from tests.support.stub_server import RunningServer, running
 
 LIVE = ("mode", "slots", "context", "queue", "budget", "kv_tokens", "itl_target")
 

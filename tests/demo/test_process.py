@@ -10,7 +10,7 @@ import pytest
 from slotdeck.console.demo.state import DemoState, Event
 from slotdeck.console.demo.wanted import Wanted
 from slotdeck.console.sources.demo_process import DemoProcess
-from tests.server.harness import running
+from tests.support.stub_server import running
 
 
 def test_it_runs_and_ends_when_asked(tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

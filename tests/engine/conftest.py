@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engine.loop_bench import Bench
+from tests.support.loop_bench import Bench
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from slotdeck.engine.core.request import Request, SamplingParams, Timeline
 from slotdeck.engine.live_changes import RevisionConflictError
 from slotdeck.engine.loop import EngineUnavailableError
 from slotdeck.engine.settings import SettingsError
-from tests.engine.loop_bench import PATIENCE, Bench, balanced
+from tests.support.loop_bench import PATIENCE, Bench, balanced
 
 
 def test_every_token_is_handed_over_once_and_in_order(bench: Bench) -> None:

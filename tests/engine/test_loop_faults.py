@@ -9,7 +9,7 @@ import pytest
 from slotdeck.engine.core.request import ModelRunnerOutput
 from slotdeck.engine.loop import EngineUnavailableError
 from slotdeck.engine.settings import SettingsError
-from tests.engine.loop_bench import PATIENCE, Bench, balanced
+from tests.support.loop_bench import PATIENCE, Bench, balanced
 
 
 def test_a_bad_row_fails_alone(bench: Bench) -> None:

@@ -12,7 +12,7 @@ from slotdeck.engine.core.events import Event
 from slotdeck.engine.core.request import ModelRunnerOutput, Request, SamplingParams, SchedulerOutput, Timeline
 from slotdeck.engine.loop import EngineLoop
 from slotdeck.engine.settings import LiveSettings
-from tests.engine.loop_bench import PATIENCE, Bench, Client, StubRunner
+from tests.support.loop_bench import PATIENCE, Bench, Client, StubRunner
 
 README = Path(__file__).parents[2] / "engine" / "README.md"
 

@@ -10,7 +10,7 @@ import slotdeck.engine.model.load
 import slotdeck.engine.start
 from slotdeck.engine.settings import SettingsError, StartSettings, bytes_in, load_settings
 from slotdeck.engine.start import PoolMemory, choose_limits
-from tests.model.helpers import save_tiny_llama
+from tests.support.tiny_models import save_tiny_llama
 
 MEMORY = PoolMemory(free=6_000_000_000, total=24_000_000_000, per_token=147_456)
 """A 24 GB card with 18 GB of it taken: a token of the worked example takes 144 KiB."""

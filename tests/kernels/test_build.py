@@ -18,7 +18,7 @@ from slotdeck.engine.model.errors import ModelError
 from slotdeck.engine.model.load import load_model
 from slotdeck.engine.model.native import choose_weights
 from tests.kernels.conftest import PATH
-from tests.model.helpers import save_tiny_llama
+from tests.support.tiny_models import save_tiny_llama
 
 CPU = torch.device("cpu")
 needs_compiler = pytest.mark.skipif(build.compiler() is None, reason="no C++ compiler")

@@ -17,7 +17,7 @@ from slotdeck.engine.model.native import NativeDecoder
 from slotdeck.engine.model.runner import Runner
 from slotdeck.engine.settings import LiveSettings
 from tests.engine.test_equality import Drive, Twin, random_change
-from tests.model.helpers import Driver, make_request, random_prompt, save_tiny_llama
+from tests.support.tiny_models import Driver, make_request, random_prompt, save_tiny_llama
 
 pytestmark = pytest.mark.skipif(build.compiler() is None, reason="no C++ compiler")
 

@@ -14,7 +14,7 @@ from slotdeck.engine.kernels.library import Kernels, PackedModel
 from slotdeck.engine.model import packing
 from slotdeck.engine.model.checkpoint import HuggingFaceCheckpoint
 from slotdeck.engine.model.packing import packed_bytes, packed_model
-from tests.model.helpers import save_tiny_llama
+from tests.support.tiny_models import save_tiny_llama
 
 pytestmark = pytest.mark.skipif(build.compiler() is None, reason="no C++ compiler")
 

@@ -18,10 +18,10 @@ from slotdeck.console.load.client import Endpoint, RequestFailedError, make_clie
 from slotdeck.console.load.machine import describe_machine, machine_line
 from slotdeck.console.load.prompts import bench_prompt
 from slotdeck.engine.settings import load_settings
-from tests.cli.driver import COMMAND
-from tests.cli.fake_engine import engine_on
-from tests.cli.support import ROOT, Deck, process_runs
-from tests.load.fake_openai import FakeOpenAI, Reply, busy, serving
+from tests.support.deck import ROOT, Deck, process_runs
+from tests.support.deck_driver import COMMAND
+from tests.support.fake_engine import engine_on
+from tests.support.fake_openai import FakeOpenAI, Reply, busy, serving
 
 
 def test_prompts_have_150_words_and_share_no_start() -> None:

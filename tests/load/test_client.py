@@ -23,7 +23,7 @@ from slotdeck.console.load.client import (
     make_client,
 )
 from slotdeck.console.load.sse import EventParser
-from tests.load.fake_openai import FakeOpenAI, Reply, busy, serving, until
+from tests.support.fake_openai import FakeOpenAI, Reply, busy, serving, until
 
 QUESTION = [{"role": "user", "content": "hello"}]
 

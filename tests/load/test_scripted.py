@@ -13,8 +13,8 @@ from slotdeck.console.load.scripted import Played, measure_wording, play, script
 from slotdeck.engine.advice.speed_card import Wording
 from slotdeck.engine.advice.traffic import Traffic, Turn
 from slotdeck.engine.telemetry.step_log import StepSample, StepWork
-from tests.advice.prices import PRICES
-from tests.load.fake_openai import FakeOpenAI, Reply, busy, serving
+from tests.support.fake_openai import FakeOpenAI, Reply, busy, serving
+from tests.support.speed_card import PRICES
 
 WORDING = Wording(base=10, per_word=1.0, per_message=5)
 

@@ -17,8 +17,8 @@ from slotdeck.console.load import traffic
 from slotdeck.console.load.client import RequestFailedError, UnreachableError
 from slotdeck.console.load.tally import Tally
 from slotdeck.console.load.traffic import Target, claim_names, run_traffic
-from tests.cli.fake_engine import engine_on
-from tests.load.fake_openai import FakeOpenAI, Reply, serving, until
+from tests.support.fake_engine import engine_on
+from tests.support.fake_openai import FakeOpenAI, Reply, serving, until
 
 LOAD = [sys.executable, "-m", "slotdeck.console.load"]
 

@@ -14,7 +14,7 @@ from slotdeck.console.load.client import Endpoint, make_client
 from slotdeck.console.load.prompts import NAMES, OPENERS, user_name
 from slotdeck.console.load.tally import Tally
 from slotdeck.console.load.users import BUSY_TRIES, SimulatedUser
-from tests.load.fake_openai import FakeOpenAI, Reply, busy, prompt_tokens, serving
+from tests.support.fake_openai import FakeOpenAI, Reply, busy, prompt_tokens, serving
 
 
 class Room:

@@ -13,7 +13,14 @@ from slotdeck.engine.core.request import Row, SchedulerOutput
 from slotdeck.engine.model import runner as runner_module
 from slotdeck.engine.model.load import load_model
 from slotdeck.engine.model.runner import Runner
-from tests.model.helpers import Driver, assert_greedy, make_request, random_prompt, save_tiny_llama, save_tiny_mistral
+from tests.support.tiny_models import (
+    Driver,
+    assert_greedy,
+    make_request,
+    random_prompt,
+    save_tiny_llama,
+    save_tiny_mistral,
+)
 
 LLAMA3 = {
     "rope_type": "llama3",

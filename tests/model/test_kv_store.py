@@ -27,7 +27,7 @@ from slotdeck.engine.model.kv_store import (
 )
 from slotdeck.engine.model.load import load_model
 from slotdeck.engine.model.runner import Runner, token_bytes
-from tests.model.helpers import Driver, make_request, random_prompt, save_tiny_llama
+from tests.support.tiny_models import Driver, make_request, random_prompt, save_tiny_llama
 
 CPU = torch.device("cpu")
 TYPES = list(KV_DTYPES)

@@ -12,7 +12,7 @@ from slotdeck.engine.core.request import Request, Row, SchedulerOutput, Swap
 from slotdeck.engine.model.kv_store import KV_DTYPES
 from slotdeck.engine.model.load import LoadedModel, load_model
 from slotdeck.engine.model.runner import Runner
-from tests.model.helpers import Driver, make_request, random_prompt, save_tiny_llama
+from tests.support.tiny_models import Driver, make_request, random_prompt, save_tiny_llama
 
 TYPES = list(KV_DTYPES)
 

@@ -24,7 +24,14 @@ from slotdeck.engine.model.load import find_model, load_model
 from slotdeck.engine.model.machine import choose_device, choose_dtype
 from slotdeck.engine.model.runner import Runner
 from slotdeck.engine.settings import StartSettings
-from tests.model.helpers import Driver, assert_greedy, make_request, random_prompt, save_tiny_llama, save_tiny_mistral
+from tests.support.tiny_models import (
+    Driver,
+    assert_greedy,
+    make_request,
+    random_prompt,
+    save_tiny_llama,
+    save_tiny_mistral,
+)
 
 MISTRAL = {"architectures": ["MistralForCausalLM"]}
 

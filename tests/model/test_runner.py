@@ -16,7 +16,7 @@ from slotdeck.engine.model.kv_store import KVStore
 from slotdeck.engine.model.load import LoadedModel, load_model
 from slotdeck.engine.model.runner import Runner
 from slotdeck.engine.settings import BLOCK_SIZE
-from tests.model.helpers import Driver, make_request, random_prompt, save_tiny_llama
+from tests.support.tiny_models import Driver, make_request, random_prompt, save_tiny_llama
 
 POISON = 299
 

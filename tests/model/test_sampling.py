@@ -20,7 +20,7 @@ from transformers import (
 from slotdeck.engine.core.request import Request
 from slotdeck.engine.model import sampling as sampling_module
 from slotdeck.engine.model.sampling import sample, uniform
-from tests.model.helpers import make_request
+from tests.support.tiny_models import make_request
 
 
 def at(position: int, output: int = 0, **changes: Any) -> Request:

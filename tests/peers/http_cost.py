@@ -29,7 +29,7 @@ from slotdeck.engine.server.serve import serve
 from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings, StartSettings
 from slotdeck.engine.telemetry.frame import EngineInfo
 from slotdeck.engine.text.tokenizer import TextModel
-from tests.model_free import NoTensors
+from tests.support.model_free import NoTensors
 
 STREAMS = 20
 STEP_SECONDS = 0.1

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tests.load.fake_openai import FakeOpenAI, Reply, busy
+from tests.support.fake_openai import FakeOpenAI, Reply, busy
 
 PACE = 0.01
 """Seconds of one token."""

@@ -14,9 +14,9 @@ from slotdeck.console.cli.main import app
 from slotdeck.console.load.client import RequestFailedError, UnreachableError
 from slotdeck.console.probe.report import as_text, found_wrong, measured
 from slotdeck.console.probe.run import Limits, Report, probe
-from tests.load.fake_openai import FakeOpenAI, serving
 from tests.probe.servers import BufferingServer, NativeOllama, SlottedServer
-from tests.server.harness import running
+from tests.support.fake_openai import FakeOpenAI, serving
+from tests.support.stub_server import running
 
 QUICK = Limits(at_once=5, longest=0)
 TOGETHER = ("batched", "sharing bandwidth")

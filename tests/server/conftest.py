@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.harness import RunningServer, running
-from tests.text.folders import make_folder
+from tests.support.stub_server import RunningServer, running
+from tests.support.tokenizer_folder import make_folder
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from slotdeck.engine.server.output_router import OutputRouter
 from slotdeck.engine.server.serve import serve
 from slotdeck.engine.settings import LiveSettings, StartSettings
 from slotdeck.engine.text.tokenizer import TextModel
-from tests.server.harness import MODEL, ScriptRunner
+from tests.support.stub_server import MODEL, ScriptRunner
 
 
 def main() -> int:

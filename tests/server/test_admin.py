@@ -24,7 +24,7 @@ from slotdeck.engine.telemetry.frame import Frame, LimitInfo
 from slotdeck.engine.telemetry.request_detail import RequestDetail
 from slotdeck.engine.telemetry.step_log import read_samples
 from slotdeck.engine.telemetry.step_times import Profile
-from tests.server.harness import RunningServer, running
+from tests.support.stub_server import RunningServer, running
 
 
 def test_frame_stream_starts_at_once_and_counts(server: RunningServer) -> None:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
 
-from tests.server.harness import MODEL, RunningServer
+from tests.support.stub_server import MODEL, RunningServer
 
 
 def events(response: httpx.Response) -> list[Any]:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pexpect
 
-from tests.server.harness import RunningServer
+from tests.support.stub_server import RunningServer
 
 CONSOLE = "from slotdeck.console.cli.main import run; run()"
 

@@ -17,7 +17,7 @@ from slotdeck.engine.telemetry.frame import Frame
 from slotdeck.engine.telemetry.history import History
 from slotdeck.engine.telemetry.history_file import history_path
 from tests.console.test_history_page import record
-from tests.server.harness import running
+from tests.support.stub_server import running
 
 PREEMPTING = Path(__file__).parents[1] / "recordings" / "preempting.ndjson.gz"
 

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from openai import InternalServerError, OpenAI
 
-from tests.server.harness import MODEL, RunningServer, running
+from tests.support.stub_server import MODEL, RunningServer, running
 
 
 @pytest.mark.parametrize("stream", [True, False])

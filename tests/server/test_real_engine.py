@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from slotdeck.engine.telemetry.frame import Frame
-from tests.real_engine import RealEngine
+from tests.support.real_engine import RealEngine
 
 pytestmark = pytest.mark.model
 

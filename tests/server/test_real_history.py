@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from slotdeck.engine.telemetry.history import History, HistoryError
-from tests.real_engine import PATIENCE, RealEngine
+from tests.support.real_engine import PATIENCE, RealEngine
 
 pytestmark = pytest.mark.model
 MARKER = "zanzibar-marker-4711"

@@ -14,7 +14,7 @@ import pytest
 from slotdeck.engine.model.fetch import embedded_model_path
 from slotdeck.engine.model.load import load_model
 from slotdeck.engine.text.tokenizer import TextModel
-from tests.real_engine import RealEngine
+from tests.support.real_engine import RealEngine
 
 pytestmark = pytest.mark.model
 

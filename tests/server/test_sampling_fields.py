@@ -8,8 +8,8 @@ import pytest
 from openai import OpenAI
 
 from slotdeck.engine.core.request import SamplingParams
-from tests.server.harness import MODEL, RunningServer
 from tests.server.test_chat import events, text_of
+from tests.support.stub_server import MODEL, RunningServer
 
 
 def params(server: RunningServer, **fields: Any) -> SamplingParams:

@@ -15,7 +15,7 @@ from slotdeck.engine.server.keys import KeyRing, load_api_keys
 from slotdeck.engine.server.listeners import ListenError, open_listeners, reachable_host
 from slotdeck.engine.server.security import HostRule
 from slotdeck.engine.settings import SettingsError, StartSettings
-from tests.server.harness import RunningServer, running
+from tests.support.stub_server import RunningServer, running
 
 KEY = {"Authorization": "Bearer s3cret"}
 BODY = json.dumps({"messages": [{"role": "user", "content": "say: hello"}]})

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from slotdeck.console.cli.main import app
 from slotdeck.engine.telemetry.frame import Frame
-from tests.server.harness import RunningServer
+from tests.support.stub_server import RunningServer
 
 
 def top(server: RunningServer, *arguments: str) -> str:

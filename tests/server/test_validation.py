@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.harness import MODEL, RunningServer
+from tests.support.stub_server import MODEL, RunningServer
 
 USER = {"role": "user", "content": "hi"}
 CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}

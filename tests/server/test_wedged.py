@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.real_engine import PATIENCE, RealEngine
+from tests.support.real_engine import PATIENCE, RealEngine
 
 LONG = {"max_tokens": 4000, "ignore_eos": True, "temperature": 0}
 

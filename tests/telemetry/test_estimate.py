@@ -6,7 +6,7 @@ import pytest
 
 from slotdeck.engine.telemetry.estimate import Pace, Running, wait_estimates
 from slotdeck.engine.telemetry.frames import estimates
-from tests.core.simple_engine import Engine
+from tests.support.core_engine import Engine
 
 PACE = Pace(output=100, prompt=200, gap=0.05, prompt_per_second=400)
 USUAL = 200 / 400 + 100 * 0.05

@@ -17,8 +17,8 @@ from slotdeck.engine.telemetry.frame import Frame, FrameEvent
 from slotdeck.engine.telemetry.history import History, HistoryError
 from slotdeck.engine.telemetry.history_file import SCHEMA_VERSION, pack, summarise, unpack
 from slotdeck.engine.telemetry.recorder import SAME_KIND_KEPT, Recorder, thinned
-from tests.console import frames as made
-from tests.engine.loop_bench import Bench
+from tests.support import frames as made
+from tests.support.loop_bench import Bench
 
 FOREVER = 4e9
 

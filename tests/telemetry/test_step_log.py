@@ -6,7 +6,7 @@ import pytest
 
 from slotdeck.engine.telemetry import step_log
 from slotdeck.engine.telemetry.step_log import StepLog, StepWork, work_of
-from tests.core.simple_engine import Engine
+from tests.support.core_engine import Engine
 
 
 def test_work_counts_what_a_step_computes() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from slotdeck.engine.text.detokenizer import Detokenizer
 from slotdeck.engine.text.stop import StopMatcher
 from slotdeck.engine.text.tokenizer import TextModel
-from tests.text.folders import make_folder
+from tests.support.tokenizer_folder import make_folder
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from tokenizers import pre_tokenizers
 
 from slotdeck.engine.text.token_bytes import _byte_letters, bytes_reader
 from slotdeck.engine.text.tokenizer import TextModel
-from tests.text.folders import make_folder
+from tests.support.tokenizer_folder import make_folder
 
 
 @pytest.fixture(scope="module")

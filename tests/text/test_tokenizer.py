@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from slotdeck.engine.text.template import ChatTemplateError
 from slotdeck.engine.text.tokenizer import TextModel, TokenizerError
-from tests.text.folders import CHATML, make_folder
+from tests.support.tokenizer_folder import CHATML, make_folder
 
 
 @pytest.fixture(scope="module")

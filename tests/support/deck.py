@@ -15,7 +15,7 @@ from typing import Any
 import pexpect
 
 ROOT = Path(__file__).parents[2]
-DRIVER = ["-m", "tests.cli.driver"]
+DRIVER = ["-m", "tests.support.deck_driver"]
 PATIENCE = 30
 
 

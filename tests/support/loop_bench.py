@@ -12,7 +12,7 @@ from slotdeck.engine.loop import EngineLoop
 from slotdeck.engine.outputs import Output
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import EngineInfo
-from tests.model_free import NoTensors
+from tests.support.model_free import NoTensors
 
 PATIENCE = 20.0
 

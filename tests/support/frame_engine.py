@@ -1,8 +1,8 @@
 """A small engine that speaks the admin API over a unix socket: frames of any kind, settings with revisions, shutdown.
 
-In a test: ``async with FakeEngine(path) as engine``. By itself, to look at the console:
-``python -m tests.console.fake_engine PATH [situation|busy]``, then the console over it:
-``python -m tests.console.fake_engine --console PATH``.
+In a test: ``async with FrameEngine(path) as engine``. By itself, to look at the console:
+``python -m tests.support.frame_engine PATH [situation|busy]``, then the console over it:
+``python -m tests.support.frame_engine --console PATH``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from urllib.parse import parse_qs
 
 from slotdeck.engine.settings import SETTINGS
 from slotdeck.engine.telemetry.frame import Frame
-from tests.console import frames
+from tests.support import frames
 
 MAX_SLOTS = 64
 
 
-class FakeEngine:
+class FrameEngine:
     """``picture(step)`` gives the frames; the settings in force and events of changes are put into them."""
 
     def __init__(self, socket: Path, picture: Callable[[int], Frame] | None = None, *, boot: str = "boot-1") -> None:
@@ -43,7 +43,7 @@ class FakeEngine:
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> FakeEngine:
+    async def __aenter__(self) -> FrameEngine:
         self._server = await asyncio.start_unix_server(self._serve, str(self.socket))
         return self
 
@@ -151,7 +151,7 @@ class FakeEngine:
 
 async def _main(socket: Path, situation: str) -> None:
     picture = frames.busy if situation == "busy" else (lambda _step: getattr(frames, situation)())
-    engine = FakeEngine(socket, picture)
+    engine = FrameEngine(socket, picture)
     engine.drain_frames = 8
     async with engine:
         print("ready", flush=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from slotdeck.console.cli import engine_process, entry, hosting, main
 
-COMMAND = (sys.executable, "-m", "tests.cli.fake_engine")
+COMMAND = (sys.executable, "-m", "tests.support.fake_engine")
 ways = ["quick"]
 """How the console was come to: quickly, or by the commands."""
 

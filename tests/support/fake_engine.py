@@ -34,7 +34,7 @@ from slotdeck.engine.telemetry.frame import (
     PoolInfo,
     WindowInfo,
 )
-from tests.load.fake_openai import FakeOpenAI, quiet_server, serving
+from tests.support.fake_openai import FakeOpenAI, quiet_server, serving
 
 
 class FakeEngine(FakeOpenAI):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pexpect
 
 ROOT = Path(__file__).parents[2]
-MODULE = [sys.executable, "-m", "tests.console.fake_engine"]
+MODULE = [sys.executable, "-m", "tests.support.frame_engine"]
 ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|[PX^_\]].*?(\x1b\\|\x07)|.)", re.DOTALL)
 
 

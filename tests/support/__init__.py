@@ -1,0 +1,1 @@
+"""What the tests of several folders share: frames, fake engines, real engines, terminals, small models."""
