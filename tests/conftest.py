@@ -1,7 +1,54 @@
-"""What holds for every test."""
+"""What holds for every test: shared fixtures, marks, time limits, and which code the tests' own processes import."""
 
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
+
+pytest_plugins = ["tests.support.fixtures"]
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = {
+    "server": ("server",),
+    "probe": ("server",),
+    "demo": ("server",),
+    "load": ("server",),
+    "model": ("slow",),
+    "kernels": ("slow",),
+}
+"""Marks of every test in a folder. A single module has its own in ``pytestmark``."""
+FIXTURES = {
+    "deck": ("pty",),
+    "socket": ("pty",),
+    "server": ("server",),
+    "snap_compare": ("snapshot",),
+    "embedded_path": ("model",),
+}
+"""Marks of every test that uses a fixture, directly or through another fixture."""
+SECONDS = {"slow": 240, "pty": 120, "server": 120, "model": 300}
+"""Time limits of marked tests; pyproject.toml has that of the others. ``@pytest.mark.timeout`` on a test wins."""
 
 # Examples take as long as the machine lets them: a busy one must not fail a test.
 settings.register_profile("slotdeck", deadline=None)
 settings.load_profile("slotdeck")
+
+# Processes that tests start must import this checkout, also where another one is installed.
+os.environ["PYTHONPATH"] = os.pathsep.join((str(ROOT / ".src"), str(ROOT)))
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        folder = item.path.relative_to(ROOT / "tests").parts[0]
+        names = {*FOLDERS.get(folder, ())}
+        for fixture in getattr(item, "fixturenames", ()):
+            names.update(FIXTURES.get(fixture, ()))
+        for name in names:
+            item.add_marker(name)
+        if item.get_closest_marker("timeout") is None:
+            limits = [limit for name, limit in SECONDS.items() if item.get_closest_marker(name)]
+            if limits:
+                item.add_marker(pytest.mark.timeout(max(limits)))

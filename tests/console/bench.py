@@ -64,7 +64,12 @@ def in_a_pty(code: str, *arguments: str) -> Iterator[tuple[int, subprocess.Popen
     ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, CELLS, 0, 0))
     unwanted = ("NO_COLOR", "SLOTDECK_ASCII", "PYTHONDONTWRITEBYTECODE")
     environment = {name: value for name, value in os.environ.items() if name not in unwanted}
-    environment |= {"TERM": "xterm-256color", "COLORTERM": "truecolor", "LC_ALL": "C.UTF-8", "PYTHONPATH": str(ROOT)}
+    environment |= {
+        "TERM": "xterm-256color",
+        "COLORTERM": "truecolor",
+        "LC_ALL": "C.UTF-8",
+        "PYTHONPATH": f"{ROOT}/.src:{ROOT}",
+    }
     started = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", code, *arguments],

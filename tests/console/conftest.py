@@ -31,7 +31,7 @@ def own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 @pytest.fixture
 def environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "TEXTUAL"))}
-    return kept | {"TERM": "xterm-256color", "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT), "PS1": "ready$ "}
+    return kept | {"TERM": "xterm-256color", "LANG": "C.UTF-8", "PS1": "ready$ "}
 
 
 @pytest.fixture

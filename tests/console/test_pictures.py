@@ -41,6 +41,7 @@ def test_situation(snap_compare: Callable[..., bool], situation: str, size: tupl
     assert snap_compare(app, terminal_size=size, run_before=when("KV pool"))
 
 
+@pytest.mark.snapshot
 @pytest.mark.parametrize("picture", pictures(), ids=lambda picture: picture.stem)
 async def test_the_pictures_of_real_runs_are_what_the_console_draws(picture: Picture) -> None:
     """``screenshots/``; after a wanted change: ``make screenshots`` with ``ARGS=--keep-recordings``."""

@@ -10,9 +10,6 @@ import pytest
 
 from slotdeck.engine.kernels.build import BuildError, library_path
 from slotdeck.engine.kernels.library import Kernels, _load, instruction_sets
-from tests.model.conftest import embedded_fp32, embedded_path, own_cache
-
-__all__ = ["embedded_fp32", "embedded_path", "own_cache"]
 
 PATH = "SLOTDECK_TEST_KERNELS"
 """Names a library to test in place of the usual one (the sanitizers' build)."""

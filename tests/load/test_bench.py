@@ -18,7 +18,7 @@ from slotdeck.console.load.client import Endpoint, RequestFailedError, make_clie
 from slotdeck.console.load.machine import describe_machine, machine_line
 from slotdeck.console.load.prompts import bench_prompt
 from slotdeck.engine.settings import load_settings
-from tests.support.deck import ROOT, Deck, process_runs
+from tests.support.deck import Deck, process_runs
 from tests.support.deck_driver import COMMAND
 from tests.support.fake_engine import engine_on
 from tests.support.fake_openai import FakeOpenAI, Reply, busy, serving
@@ -100,7 +100,6 @@ def test_the_private_engine_takes_flags_but_nothing_of_the_user_s_own_engine(
     monkeypatch.setenv("SLOTDECK_CONFIG", str(tmp_path / "config.toml"))
     monkeypatch.setenv("SLOTDECK_PORT", "8000")
     monkeypatch.setenv("SLOTDECK_SOCKET", str(tmp_path / "own.sock"))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     with private_engine(load_settings({"slots": 9}), lambda _text: None) as (admin, frame):
         assert frame.engine.pid is not None
         assert process_runs(frame.engine.pid)
@@ -116,7 +115,6 @@ def test_the_private_engine_takes_flags_but_nothing_of_the_user_s_own_engine(
 
 def test_a_sigterm_leaves_no_private_engine_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slotdeck.console.cli.engine_process.ENGINE_COMMAND", COMMAND)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit), private_engine(load_settings(), lambda _text: None) as (_, frame):
@@ -127,7 +125,6 @@ def test_a_sigterm_leaves_no_private_engine_behind(tmp_path: Path, monkeypatch: 
 
 def test_a_private_engine_that_does_not_come_up_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slotdeck.console.cli.engine_process.ENGINE_COMMAND", COMMAND)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("FAKE_ENGINE", "fail 2")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     with pytest.raises(EngineExitedError) as caught, private_engine(load_settings(), lambda _text: None):

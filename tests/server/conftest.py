@@ -6,12 +6,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.stub_server import RunningServer, running
-from tests.support.tokenizer_folder import make_folder
-
-
-@pytest.fixture(scope="session")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_folder(tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.fixture(scope="session")
