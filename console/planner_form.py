@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from slotdeck.console.advice.capacity import KV_WIDTHS, UTILISATION, Memory, Speed
+from slotdeck.console.advice.plan import TURN_SECONDS, USERS, Plan, Question
+from slotdeck.console.advice.running import kv_dtype_of, memory_of, model_of, now_of
 from slotdeck.console.widgets import formats
 from slotdeck.console.widgets.cells import UNKNOWN
-from slotdeck.engine.advice.capacity import KV_WIDTHS, UTILISATION, Memory, Speed
-from slotdeck.engine.advice.plan import TURN_SECONDS, USERS, Plan, Question
-from slotdeck.engine.advice.running import kv_dtype_of, memory_of, model_of, now_of
 from slotdeck.engine.settings import SETTINGS, bytes_in
 from slotdeck.engine.telemetry.frame import Frame
 

@@ -13,8 +13,8 @@ import sys
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from slotdeck.engine.advice.speed_card import SpeedCard
-from slotdeck.engine.advice.what_if import Expected, People, expect
+from slotdeck.console.advice.speed_card import SpeedCard
+from slotdeck.console.advice.what_if import Expected, People, expect
 from slotdeck.engine.settings import LiveSettings
 
 NICE = 10

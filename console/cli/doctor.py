@@ -15,8 +15,8 @@ from slotdeck.console.cli.moments import FromOption, ToOption, time_range
 from slotdeck.console.load.command import SocketOption
 
 if TYPE_CHECKING:
+    from slotdeck.console.advice.finding import Finding
     from slotdeck.console.cli.admin import AdminClient
-    from slotdeck.engine.advice.finding import Finding
     from slotdeck.engine.telemetry.frame import Frame
 
 WINDOW = 600.0
@@ -44,9 +44,9 @@ def doctor(
     1 when something is, 4 when no engine runs or nothing was recorded in that time. With --json each finding has its
     `changes`, as the admin API takes them, and its `cost` in seconds.
     """
+    from slotdeck.console.advice.doctor import diagnose
     from slotdeck.console.cli.admin import AdminClient
     from slotdeck.console.cli.flags import check_settings, merge_flags
-    from slotdeck.engine.advice.doctor import diagnose
     from slotdeck.engine.paths import default_socket
 
     explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
@@ -66,9 +66,9 @@ def doctor(
 
 def report(findings: list[Finding], frames: list[Frame]) -> list[str]:
     """Plain lines."""
+    from slotdeck.console.advice.finding import cost_text
+    from slotdeck.console.advice.window import too_early
     from slotdeck.console.predictions import can_be_predicted, in_words
-    from slotdeck.engine.advice.finding import cost_text
-    from slotdeck.engine.advice.window import too_early
 
     first, last = (time.strftime("%a %H:%M:%S", time.localtime(frame.time)) for frame in (frames[0], frames[-1]))
     lines = [f"{frames[-1].engine.model or 'engine'}, {first} to {last}, {len(frames)} frames"]
@@ -91,8 +91,8 @@ def report(findings: list[Finding], frames: list[Frame]) -> list[str]:
 
 
 def _as_json(finding: Finding, frames: list[Frame]) -> dict[str, Any]:
+    from slotdeck.console.advice.prediction import NoPredictionError
     from slotdeck.console.predictions import can_be_predicted, prediction
-    from slotdeck.engine.advice.prediction import NoPredictionError
 
     predicted = None
     if can_be_predicted(finding):

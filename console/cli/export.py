@@ -13,7 +13,7 @@ from slotdeck.console.cli.exits import FAILED, USAGE, fail, say
 from slotdeck.console.cli.flags import check_settings, merge_flags, settings_flags
 
 if TYPE_CHECKING:
-    from slotdeck.engine.advice.export import Chosen
+    from slotdeck.console.advice.export import Chosen
 
 FLAGS = ("slots", "context", "queue", "budget", "mode", "kv_dtype", "prefix_cache", "socket")
 MAX_PLAN_BYTES = 4 << 20
@@ -54,7 +54,7 @@ def export(
     The settings are those of your running engine, else the configured ones; --plan takes those of a plan instead, and
     flags go before all. What means something else there is said in comments.
     """
-    from slotdeck.engine.advice.export import export_settings
+    from slotdeck.console.advice.export import export_settings
 
     explicit = merge_flags(context, settings, FLAGS)
     if unit is not None and (not unit or not all(character.isalnum() or character in "-_.@" for character in unit)):
@@ -73,8 +73,8 @@ def export(
 
 def _in_force(explicit: dict[str, Any], server: str) -> Chosen:
     """Those of the running engine, else those configured; flags go before."""
+    from slotdeck.console.advice.export import Chosen
     from slotdeck.console.cli.admin import AdminClient, AdminError
-    from slotdeck.engine.advice.export import Chosen
     from slotdeck.engine.paths import default_socket
     from slotdeck.engine.settings import LiveSettings
 
@@ -113,8 +113,8 @@ def _usable_model(source: str, server: str) -> str | None:
 
 def _from_plan(path: Path, explicit: dict[str, Any]) -> Chosen:
     """Those of a plan; flags go before."""
-    from slotdeck.engine.advice.capacity import KV_WIDTHS
-    from slotdeck.engine.advice.export import Chosen
+    from slotdeck.console.advice.capacity import KV_WIDTHS
+    from slotdeck.console.advice.export import Chosen
     from slotdeck.engine.settings import LiveSettings
 
     wanted = check_settings(explicit)

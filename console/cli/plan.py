@@ -122,13 +122,13 @@ def plan(
     With --kind, or --from for what was recorded, the engine's own scheduler is run on a virtual clock instead, with
     the speeds that `slotdeck bench --card` measured: hundreds of settings, and the one that keeps your goals.
     """
+    from slotdeck.console.advice.capacity import CapacityError
+    from slotdeck.console.advice.planner import make_plan
     from slotdeck.console.cli.admin import AdminClient
     from slotdeck.console.cli.exits import USAGE, fail
     from slotdeck.console.cli.flags import check_settings, merge_flags
     from slotdeck.console.cli.plan_inputs import Asked, question_from
     from slotdeck.console.cli.plan_report import plan_json, plan_text
-    from slotdeck.engine.advice.capacity import CapacityError
-    from slotdeck.engine.advice.planner import make_plan
     from slotdeck.engine.paths import default_socket
 
     explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
@@ -193,10 +193,10 @@ def _search(
     as_json: bool,
 ) -> Search:
     """The flags of a search, checked; a bad one ends the command with exit 2."""
+    from slotdeck.console.advice.plan import USERS
+    from slotdeck.console.advice.search import Goals
     from slotdeck.console.cli.exits import USAGE, fail
     from slotdeck.console.cli.plan_search import Search
-    from slotdeck.engine.advice.plan import USERS
-    from slotdeck.engine.advice.search import Goals
 
     modes = tuple((flags["--modes"] or MODES[0]).split(","))
     for mode in modes:

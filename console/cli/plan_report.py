@@ -6,8 +6,8 @@ import textwrap
 from dataclasses import asdict
 from typing import Any
 
-from slotdeck.engine.advice.capacity import about, byte_words
-from slotdeck.engine.advice.plan import Plan
+from slotdeck.console.advice.capacity import about, byte_words
+from slotdeck.console.advice.plan import Plan
 
 COLUMNS = 80
 LABEL = 18

@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slotdeck.console.advice.outcome import Outcome
+from slotdeck.console.advice.recorded import simulate, users_of
+from slotdeck.console.advice.running import settings_of
+from slotdeck.console.advice.search import BUDGETS, Found, Goals, Tried, search
+from slotdeck.console.advice.simulated_frames import FrameMaker
+from slotdeck.console.advice.simulator import Simulator
+from slotdeck.console.advice.speed_card import SpeedCard, SpeedCardError, find_card, newest_card
+from slotdeck.console.advice.step_model import StepTimes
+from slotdeck.console.advice.traffic import Traffic, TrafficKind, User, describe
 from slotdeck.console.cli.admin import AdminClient, AdminError
 from slotdeck.console.cli.exits import FAILED, NOTHING_RECORDED, fail, say
 from slotdeck.console.cli.moments import time_range
-from slotdeck.engine.advice.outcome import Outcome
-from slotdeck.engine.advice.recorded import simulate, users_of
-from slotdeck.engine.advice.running import settings_of
-from slotdeck.engine.advice.search import BUDGETS, Found, Goals, Tried, search
-from slotdeck.engine.advice.simulated_frames import FrameMaker
-from slotdeck.engine.advice.simulator import Simulator
-from slotdeck.engine.advice.speed_card import SpeedCard, SpeedCardError, find_card, newest_card
-from slotdeck.engine.advice.step_model import StepTimes
-from slotdeck.engine.advice.traffic import Traffic, TrafficKind, User, describe
 from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings, StartSettings
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame
 from slotdeck.engine.telemetry.history_file import RequestRecord

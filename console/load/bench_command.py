@@ -140,13 +140,13 @@ def _card(
     for name in explicit:
         if name not in sets_up:
             fail(f"{SETTINGS[name].flag} is not part of a speed card, which measures with settings of its own", USAGE)
+    from slotdeck.console.advice.speed_card import save_card
+    from slotdeck.console.advice.step_model import StepModelError
     from slotdeck.console.cli.admin import AdminError
     from slotdeck.console.cli.engine_process import EngineExitedError
     from slotdeck.console.load.card import CARD_SETTINGS, measure_card
     from slotdeck.console.load.card_report import card_text
     from slotdeck.console.load.client import RequestFailedError
-    from slotdeck.engine.advice.speed_card import save_card
-    from slotdeck.engine.advice.step_model import StepModelError
 
     wanted = check_settings(CARD_SETTINGS | explicit)
     try:

@@ -1,4 +1,4 @@
-"""Plays scripted traffic (``engine/advice/traffic.py``) at a real server: as many tokens, at those times, with the
+"""Plays scripted traffic (``console/advice/traffic.py``) at a real server: as many tokens, at those times, with the
 same pauses as the simulator is given. What is said means nothing.
 """
 
@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from slotdeck.console.advice.speed_card import Wording
+from slotdeck.console.advice.traffic import Traffic, Turn
 from slotdeck.console.load.client import Answer, BusyError, Endpoint, Message, RequestFailedError, chat
 from slotdeck.console.load.prompts import WORDS
-from slotdeck.engine.advice.speed_card import Wording
-from slotdeck.engine.advice.traffic import Traffic, Turn
 
 TEMPERATURE = 0.7
 """As the clients of people send; greedy answers repeat themselves."""

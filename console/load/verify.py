@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from slotdeck.console.advice.speed_card import Wording
+from slotdeck.console.advice.traffic import Traffic
 from slotdeck.console.load.bench_run import private_engine
 from slotdeck.console.load.card import guests, steps_after
 from slotdeck.console.load.client import discover, make_client
 from slotdeck.console.load.machine import OtherPrograms
 from slotdeck.console.load.scripted import play, scripts_of
-from slotdeck.engine.advice.speed_card import Wording
-from slotdeck.engine.advice.traffic import Traffic
 from slotdeck.engine.settings import StartSettings
 from slotdeck.engine.telemetry.step_log import StepSample
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
+from slotdeck.console.advice.doctor import diagnose
+from slotdeck.console.advice.finding import Finding, Value, cost_text
+from slotdeck.console.advice.window import Window, too_early
 from slotdeck.console.predictions import can_be_predicted, in_words
 from slotdeck.console.screens.page import Chrome, Page, banner, framed, heading
 from slotdeck.console.store import LogEntry, View
@@ -15,9 +18,6 @@ from slotdeck.console.widgets import formats
 from slotdeck.console.widgets.cells import Line, Span, blank, exact
 from slotdeck.console.widgets.engine_lines import title_line
 from slotdeck.console.widgets.findings import early_lines, finding_lines, outcome_lines, well_lines
-from slotdeck.engine.advice.doctor import diagnose
-from slotdeck.engine.advice.finding import Finding, Value, cost_text
-from slotdeck.engine.advice.window import Window, too_early
 from slotdeck.engine.telemetry.frame import Frame, WindowInfo
 from slotdeck.engine.telemetry.history import History, HistoryError
 from slotdeck.engine.telemetry.history_file import history_path

@@ -5,6 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from slotdeck.console.advice.capacity import CapacityError, Memory, Speed
+from slotdeck.console.advice.plan import Plan
+from slotdeck.console.advice.planner import make_plan
+from slotdeck.console.advice.running import kv_dtype_of, memory_of, settings_of
+from slotdeck.console.advice.what_if import Expected, People, people_of
 from slotdeck.console.measured_speed import card_of_engine, speed_of_engine
 from slotdeck.console.planner_form import FIELDS, Form, by_name
 from slotdeck.console.prompts import Typed
@@ -14,11 +19,6 @@ from slotdeck.console.what_if import Job, what_if
 from slotdeck.console.widgets.cells import Line, blank, clean, exact, wrap
 from slotdeck.console.widgets.engine_lines import title_line
 from slotdeck.console.widgets.plan import fact_lines, setting_lines, upper_lines, verdict_lines, what_if_lines
-from slotdeck.engine.advice.capacity import CapacityError, Memory, Speed
-from slotdeck.engine.advice.plan import Plan
-from slotdeck.engine.advice.planner import make_plan
-from slotdeck.engine.advice.running import kv_dtype_of, memory_of, settings_of
-from slotdeck.engine.advice.what_if import Expected, People, people_of
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame
 

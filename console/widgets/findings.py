@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from slotdeck.console.advice.finding import Finding, cost_text
+from slotdeck.console.advice.window import SETTLED
 from slotdeck.console.store import LogEntry
 from slotdeck.console.widgets import formats
 from slotdeck.console.widgets.cells import Line, Span, blank, clean, exact, width, wrap
-from slotdeck.engine.advice.finding import Finding, cost_text
-from slotdeck.engine.advice.window import SETTLED
 from slotdeck.engine.settings import SETTINGS
 from slotdeck.engine.telemetry.frame import Frame, LimitInfo, WindowInfo
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from slotdeck.console.advice.capacity import about, byte_words
+from slotdeck.console.advice.plan import Plan
+from slotdeck.console.advice.what_if import Expected
 from slotdeck.console.knobs import shown as setting_shown
 from slotdeck.console.planner_form import FIELDS, Form, origin, shown
 from slotdeck.console.widgets import formats
 from slotdeck.console.widgets.cells import UNKNOWN, Line, Span, beside, clean, exact, left, right, wrap
-from slotdeck.engine.advice.capacity import about, byte_words
-from slotdeck.engine.advice.plan import Plan
-from slotdeck.engine.advice.what_if import Expected
 from slotdeck.engine.settings import SETTINGS
 from slotdeck.engine.telemetry.frame import LimitInfo
 

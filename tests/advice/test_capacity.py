@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotdeck.engine.advice.capacity import (
+from slotdeck.console.advice.capacity import (
     KV_WIDTHS,
     Capacity,
     CapacityError,
@@ -22,7 +22,7 @@ from slotdeck.engine.advice.capacity import (
     context_for,
     tokens_that_fit,
 )
-from slotdeck.engine.advice.model_file import facts_from_config
+from slotdeck.console.advice.model_file import facts_from_config
 
 EIGHT_B = ModelFacts("8B", layers=36, kv_heads=8, head_dim=128, weight_bytes=16_000_000_000)
 SMOLLM2 = ModelFacts("SmolLM2-135M-Instruct", layers=30, kv_heads=3, head_dim=64, trained_context=8192)

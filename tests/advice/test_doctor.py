@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from slotdeck.engine.advice.doctor import RULES, diagnose
-from slotdeck.engine.advice.finding import Finding
-from slotdeck.engine.advice.window import Window, too_early
+from slotdeck.console.advice.doctor import RULES, diagnose
+from slotdeck.console.advice.finding import Finding
+from slotdeck.console.advice.window import Window, too_early
 from slotdeck.engine.telemetry.frame import (
     CounterInfo,
     EngineInfo,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from slotdeck.console.advice.doctor import diagnose
 from slotdeck.console.sources.recording import read_frames
-from slotdeck.engine.advice.doctor import diagnose
 from tests.symptoms import CASES
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from slotdeck.engine.advice.export import Chosen, Export, export_settings
+from slotdeck.console.advice.export import Chosen, Export, export_settings
 
 CHOSEN = Chosen(slots=4, context=2048, queue=16, budget=64, model="/models/some.gguf")
 SERVERS = ("ollama", "llama-server", "vllm")

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from slotdeck.engine.advice.outcome import Outcome
-from slotdeck.engine.advice.simulator import Simulator
-from slotdeck.engine.advice.speed_card import SpeedCard
-from slotdeck.engine.advice.step_model import StepModel, StepTimes
-from slotdeck.engine.advice.traffic import Edge, Turn, User
+from slotdeck.console.advice.outcome import Outcome
+from slotdeck.console.advice.simulator import Simulator
+from slotdeck.console.advice.speed_card import SpeedCard
+from slotdeck.console.advice.step_model import StepModel, StepTimes
+from slotdeck.console.advice.traffic import Edge, Turn, User
 from slotdeck.engine.settings import LiveSettings
 from tests.truth import COMPARED
 from tests.truth import predicted as predicted_by_card

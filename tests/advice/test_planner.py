@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotdeck.engine.advice.capacity import CapacityError, Memory, ModelFacts, Speed
-from slotdeck.engine.advice.plan import Now, Plan, Question
-from slotdeck.engine.advice.planner import make_plan
-from slotdeck.engine.advice.running import kv_dtype_of, memory_of, model_of
+from slotdeck.console.advice.capacity import CapacityError, Memory, ModelFacts, Speed
+from slotdeck.console.advice.plan import Now, Plan, Question
+from slotdeck.console.advice.planner import make_plan
+from slotdeck.console.advice.running import kv_dtype_of, memory_of, model_of
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import EngineInfo, HostInfo, PoolInfo
 from tests.advice.test_capacity import EIGHT_B, SMOLLM2

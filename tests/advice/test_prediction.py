@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from slotdeck.console.advice.finding import Finding
+from slotdeck.console.advice.prediction import NoPredictionError, predict
+from slotdeck.console.advice.recorded import replay
+from slotdeck.console.advice.speed_card import Limit, SpeedCard, Wording
+from slotdeck.console.advice.step_model import StepModel
+from slotdeck.console.advice.traffic import Edge
 from slotdeck.console.predictions import can_be_predicted, in_words
-from slotdeck.engine.advice.finding import Finding
-from slotdeck.engine.advice.prediction import NoPredictionError, predict
-from slotdeck.engine.advice.recorded import replay
-from slotdeck.engine.advice.speed_card import Limit, SpeedCard, Wording
-from slotdeck.engine.advice.step_model import StepModel
-from slotdeck.engine.advice.traffic import Edge
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import LimitInfo, WindowInfo
 from slotdeck.engine.telemetry.history_file import RequestRecord

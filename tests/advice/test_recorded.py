@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slotdeck.engine.advice.recorded import replay, users_of
+from slotdeck.console.advice.recorded import replay, users_of
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.history_file import RequestRecord
 from tests.support.speed_card import CARD

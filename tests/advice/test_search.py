@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from slotdeck.engine.advice import search as searching
-from slotdeck.engine.advice.outcome import Outcome
-from slotdeck.engine.advice.recorded import simulate
-from slotdeck.engine.advice.search import Found, Goals, Tried, search
-from slotdeck.engine.advice.traffic import Traffic, User
+from slotdeck.console.advice import search as searching
+from slotdeck.console.advice.outcome import Outcome
+from slotdeck.console.advice.recorded import simulate
+from slotdeck.console.advice.search import Found, Goals, Tried, search
+from slotdeck.console.advice.traffic import Traffic, User
 from slotdeck.engine.settings import LiveSettings
 from tests.support.speed_card import CARD
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotdeck.engine.advice.outcome import Outcome
-from slotdeck.engine.advice.simulated_frames import FrameMaker
-from slotdeck.engine.advice.simulator import Simulator
-from slotdeck.engine.advice.step_model import StepTimes
-from slotdeck.engine.advice.traffic import KINDS, Edge, Traffic, Turn, User, describe
+from slotdeck.console.advice.outcome import Outcome
+from slotdeck.console.advice.simulated_frames import FrameMaker
+from slotdeck.console.advice.simulator import Simulator
+from slotdeck.console.advice.step_model import StepTimes
+from slotdeck.console.advice.traffic import KINDS, Edge, Traffic, Turn, User, describe
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame
 from tests.support.speed_card import PRICES

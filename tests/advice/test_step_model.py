@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from slotdeck.engine.advice.step_model import StepModelError, StepTimes, fit
+from slotdeck.console.advice.step_model import StepModelError, StepTimes, fit
 from slotdeck.engine.telemetry.step_log import StepSample, StepWork, read_samples
 from tests.support.speed_card import PRICES
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from slotdeck.engine.advice.planner import make_plan
-from slotdeck.engine.advice.what_if import BUSY_SECONDS, PAUSING_SECONDS, Expected, People, expect, people_of
+from slotdeck.console.advice.planner import make_plan
+from slotdeck.console.advice.what_if import BUSY_SECONDS, PAUSING_SECONDS, Expected, People, expect, people_of
 from slotdeck.engine.settings import LiveSettings
 from tests.advice.test_planner import CHAT
 from tests.support.speed_card import CARD

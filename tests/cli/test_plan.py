@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from slotdeck.console.advice.speed_card import save_card
 from slotdeck.console.cli import plan_inputs
 from slotdeck.console.cli.main import app
-from slotdeck.engine.advice.speed_card import save_card
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame, HostInfo, PoolInfo
 from tests.advice.test_capacity import QWEN3_8B
 from tests.support.fake_engine import FakeEngine, engine_on

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from slotdeck.console.advice.search import Found, search
+from slotdeck.console.advice.speed_card import SpeedCardError, find_card, newest_card, read_card, save_card
 from slotdeck.console.cli import plan_search
 from slotdeck.console.cli.main import app
 from slotdeck.console.cli.plan_search import Job
 from slotdeck.console.cli.plan_search_report import verify_text
 from slotdeck.console.load.verify import Measured
 from slotdeck.console.sources.recording import read_frames
-from slotdeck.engine.advice.search import Found, search
-from slotdeck.engine.advice.speed_card import SpeedCardError, find_card, newest_card, read_card, save_card
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import EngineInfo
 from slotdeck.engine.telemetry.history_file import history_path

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
+from slotdeck.console.advice.finding import Finding
 from slotdeck.console.app import ConsoleApp
 from slotdeck.console.screens.doctor import DoctorPage
 from slotdeck.console.sources.base import Answer
 from slotdeck.console.sources.recording import RecordingSource, read_frames
-from slotdeck.engine.advice.finding import Finding
 from slotdeck.engine.telemetry.frame import LimitInfo
 from tests.advice.test_doctor import QUEUED, run, slot
 from tests.advice.test_doctor import frame as make_frame

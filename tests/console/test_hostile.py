@@ -6,6 +6,7 @@ import re
 
 from rich.cells import cell_len
 
+from slotdeck.console.advice.finding import Finding
 from slotdeck.console.screens.catalogue import PAGES
 from slotdeck.console.screens.page import Page
 from slotdeck.console.sources.base import Disconnected, EngineEnd
@@ -13,7 +14,6 @@ from slotdeck.console.store import Store
 from slotdeck.console.widgets.cells import line_width, plain
 from slotdeck.console.widgets.findings import finding_lines
 from slotdeck.console.widgets.glyphs import to_ascii
-from slotdeck.engine.advice.finding import Finding
 from slotdeck.engine.telemetry.frame import Frame, WaitingInfo
 from tests.console.test_lines import HOSTILE
 from tests.console.test_request import RECORDED

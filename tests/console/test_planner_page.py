@@ -9,6 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from textual.pilot import Pilot
 
+from slotdeck.console.advice.capacity import KV_WIDTHS, CapacityError, Memory
+from slotdeck.console.advice.plan import Plan
+from slotdeck.console.advice.planner import make_plan
+from slotdeck.console.advice.speed_card import save_card
+from slotdeck.console.advice.what_if import People
 from slotdeck.console.app import ConsoleApp
 from slotdeck.console.planner_form import FIELDS, Form, shown
 from slotdeck.console.screens.planner import PlannerPage
@@ -16,11 +21,6 @@ from slotdeck.console.sources.base import Answer
 from slotdeck.console.what_if import Job, what_if
 from slotdeck.console.widgets.cells import line_width, plain
 from slotdeck.console.widgets.plan import setting_lines, upper_lines, verdict_lines
-from slotdeck.engine.advice.capacity import KV_WIDTHS, CapacityError, Memory
-from slotdeck.engine.advice.plan import Plan
-from slotdeck.engine.advice.planner import make_plan
-from slotdeck.engine.advice.speed_card import save_card
-from slotdeck.engine.advice.what_if import People
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame
 from tests.support import frames
 from tests.support.console_app import GONE, confirmed, console, screen_text, seen, until

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from slotdeck.engine.advice.simulator import Simulator
-from slotdeck.engine.advice.step_model import StepTimes
-from slotdeck.engine.advice.traffic import Edge, Traffic, User
+from slotdeck.console.advice.simulator import Simulator
+from slotdeck.console.advice.step_model import StepTimes
+from slotdeck.console.advice.traffic import Edge, Traffic, User
 from slotdeck.engine.core.block_pool import blocks_for
 from slotdeck.engine.core.request import ModelRunnerOutput, Request, SchedulerOutput
 from slotdeck.engine.loop import EngineLoop

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from slotdeck.console.advice.speed_card import Wording
+from slotdeck.console.advice.traffic import Traffic, Turn
 from slotdeck.console.load import scripted
 from slotdeck.console.load.card import edge_of, fit_few, overhead_of
 from slotdeck.console.load.client import Endpoint, RequestFailedError, make_client
 from slotdeck.console.load.scripted import Played, measure_wording, play, scripts_of
-from slotdeck.engine.advice.speed_card import Wording
-from slotdeck.engine.advice.traffic import Traffic, Turn
 from slotdeck.engine.telemetry.step_log import StepSample, StepWork
 from tests.support.fake_openai import FakeOpenAI, Reply, busy, serving
 from tests.support.speed_card import PRICES

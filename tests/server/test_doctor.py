@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from slotdeck.console.advice.doctor import diagnose
 from slotdeck.console.cli.main import app
 from slotdeck.console.sources.recording import read_frames
-from slotdeck.engine.advice.doctor import diagnose
 from slotdeck.engine.telemetry.frame import Frame
 from slotdeck.engine.telemetry.history import History
 from slotdeck.engine.telemetry.history_file import history_path

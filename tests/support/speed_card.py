@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from slotdeck.engine.advice.speed_card import Limit, SpeedCard, Wording
-from slotdeck.engine.advice.step_model import StepModel
-from slotdeck.engine.advice.traffic import Edge
+from slotdeck.console.advice.speed_card import Limit, SpeedCard, Wording
+from slotdeck.console.advice.step_model import StepModel
+from slotdeck.console.advice.traffic import Edge
 
 PRICES = StepModel(
     step=0.006,

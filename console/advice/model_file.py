@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from slotdeck.engine.advice.capacity import CapacityError, ModelFacts
+from slotdeck.console.advice.capacity import CapacityError, ModelFacts
 
 KEEPING = ("full_attention", "sliding_attention", "chunked_attention")
 """Kinds of layers that keep K and V."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from slotdeck.engine.advice.capacity import Capacity, Load, Memory, ModelFacts, Speed
+from slotdeck.console.advice.capacity import Capacity, Load, Memory, ModelFacts, Speed
 
 Level = Literal["ok", "warn", "critical"]
 

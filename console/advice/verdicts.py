@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from slotdeck.engine.advice.capacity import about, byte_words, context_for
-from slotdeck.engine.advice.plan import Plan, Verdict, slots_words
+from slotdeck.console.advice.capacity import about, byte_words, context_for
+from slotdeck.console.advice.plan import Plan, Verdict, slots_words
 
 PREFILL_WORK = 10
 """Prompt tokens for each token of the answer from which a turn is mostly reading, on machines as they are."""

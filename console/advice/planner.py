@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil
 
-from slotdeck.engine.advice.capacity import (
+from slotdeck.console.advice.capacity import (
     EVERY_CONTEXT,
     Capacity,
     CapacityError,
@@ -13,9 +13,9 @@ from slotdeck.engine.advice.capacity import (
     byte_words,
     context_for,
 )
-from slotdeck.engine.advice.finding import PATIENCE
-from slotdeck.engine.advice.plan import Advised, Plan, Question
-from slotdeck.engine.advice.verdicts import verdicts_of
+from slotdeck.console.advice.finding import PATIENCE
+from slotdeck.console.advice.plan import Advised, Plan, Question
+from slotdeck.console.advice.verdicts import verdicts_of
 from slotdeck.engine.settings import BLOCK_SIZE, SETTINGS
 
 GENERATE_SECONDS = 12.0

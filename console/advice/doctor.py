@@ -13,12 +13,12 @@ from dataclasses import replace
 from itertools import groupby
 from math import inf
 
-from slotdeck.engine.advice.finding import Finding
-from slotdeck.engine.advice.rules_memory import os_swap, preemption
-from slotdeck.engine.advice.rules_service import cold_start, context, died, fault, refused
-from slotdeck.engine.advice.rules_speed import budget, decode, prefill
-from slotdeck.engine.advice.rules_waiting import deep_queue, queue
-from slotdeck.engine.advice.window import Window
+from slotdeck.console.advice.finding import Finding
+from slotdeck.console.advice.rules_memory import os_swap, preemption
+from slotdeck.console.advice.rules_service import cold_start, context, died, fault, refused
+from slotdeck.console.advice.rules_speed import budget, decode, prefill
+from slotdeck.console.advice.rules_waiting import deep_queue, queue
+from slotdeck.console.advice.window import Window
 from slotdeck.engine.telemetry.frame import Frame
 
 RULES: tuple[Callable[[Window], Finding | None], ...] = (

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel, ConfigDict
 
-from slotdeck.engine.advice.outcome import Outcome
-from slotdeck.engine.advice.plan import Plan
-from slotdeck.engine.advice.recorded import simulate
-from slotdeck.engine.advice.speed_card import SpeedCard
-from slotdeck.engine.advice.traffic import Turn, User
+from slotdeck.console.advice.outcome import Outcome
+from slotdeck.console.advice.plan import Plan
+from slotdeck.console.advice.recorded import simulate
+from slotdeck.console.advice.speed_card import SpeedCard
+from slotdeck.console.advice.traffic import Turn, User
 from slotdeck.engine.settings import LiveSettings
 
 PAUSING_SECONDS, BUSY_SECONDS = 300.0, 90.0

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from slotdeck.engine.advice.step_model import StepModel
-from slotdeck.engine.advice.traffic import Edge
+from slotdeck.console.advice.step_model import StepModel
+from slotdeck.console.advice.traffic import Edge
 from slotdeck.engine.paths import state_folder
 from slotdeck.engine.telemetry.frame import EngineInfo
 

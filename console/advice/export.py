@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from slotdeck.engine.advice.capacity import UTILISATION
+from slotdeck.console.advice.capacity import UTILISATION
 
 Server = Literal["ollama", "llama-server", "vllm"]
 Form = Literal["systemd", "command"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import ceil
 
-from slotdeck.engine.advice.finding import FEW_REQUESTS, NOTICED_WAIT, PATIENCE, Finding, Level, bounded, time_text
-from slotdeck.engine.advice.room import another_slot, larger_pool
-from slotdeck.engine.advice.window import Window, in_state, occupied
+from slotdeck.console.advice.finding import FEW_REQUESTS, NOTICED_WAIT, PATIENCE, Finding, Level, bounded, time_text
+from slotdeck.console.advice.room import another_slot, larger_pool
+from slotdeck.console.advice.window import Window, in_state, occupied
 from slotdeck.engine.telemetry.frame import Frame
 
 

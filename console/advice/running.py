@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from slotdeck.engine.advice.capacity import KV_WIDTHS, UTILISATION, Memory, ModelFacts
-from slotdeck.engine.advice.plan import Now
+from slotdeck.console.advice.capacity import KV_WIDTHS, UTILISATION, Memory, ModelFacts
+from slotdeck.console.advice.plan import Now
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import Frame
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from slotdeck.engine.advice.finding import (
+from slotdeck.console.advice.finding import (
     BORNE_WAIT,
     PATIENCE,
     SLOW_START,
@@ -12,8 +12,8 @@ from slotdeck.engine.advice.finding import (
     bounded,
     time_text,
 )
-from slotdeck.engine.advice.room import another_slot, larger_pool
-from slotdeck.engine.advice.window import Window, occupied
+from slotdeck.console.advice.room import another_slot, larger_pool
+from slotdeck.console.advice.window import Window, occupied
 from slotdeck.engine.telemetry.frame import Frame
 
 NAMES_TOLD = 4

@@ -1,7 +1,7 @@
 """The engine's own scheduler on a virtual clock: minutes of traffic in seconds, with a price list instead of a model.
 
 Everything that decides is ``engine/core`` itself; only two things are made up here: how long a step takes
-(:mod:`slotdeck.engine.advice.step_model`) and what people send (:mod:`slotdeck.engine.advice.traffic`). Pure, no torch.
+(:mod:`slotdeck.console.advice.step_model`) and what people send (:mod:`slotdeck.console.advice.traffic`). Pure.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from slotdeck.engine.advice.outcome import Outcome
-from slotdeck.engine.advice.step_model import StepTimes
-from slotdeck.engine.advice.traffic import Edge, Turn, User
+from slotdeck.console.advice.outcome import Outcome
+from slotdeck.console.advice.step_model import StepTimes
+from slotdeck.console.advice.traffic import Edge, Turn, User
 from slotdeck.engine.core.block_pool import BlockPool, blocks_for
 from slotdeck.engine.core.events import Event, EventKind, QueueFullError, RequestTooLargeError
 from slotdeck.engine.core.request import ModelRunnerOutput, Request, SamplingParams, SchedulerOutput, Timeline

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from slotdeck.engine.advice.outcome import Outcome
+from slotdeck.console.advice.outcome import Outcome
 from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings
 
 SLOTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slotdeck.engine.advice.simulator import Simulator, Watcher
+from slotdeck.console.advice.simulator import Simulator, Watcher
 from slotdeck.engine.core.events import Event
 from slotdeck.engine.core.request import SchedulerOutput
 from slotdeck.engine.settings import LiveSettings

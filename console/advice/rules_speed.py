@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-from slotdeck.engine.advice.finding import (
+from slotdeck.console.advice.finding import (
     FEW_GAPS,
     FEW_REQUESTS,
     SLOW_GAP,
@@ -17,7 +17,7 @@ from slotdeck.engine.advice.finding import (
     power_of_two,
     time_text,
 )
-from slotdeck.engine.advice.window import Window, in_state, occupied
+from slotdeck.console.advice.window import Window, in_state, occupied
 from slotdeck.engine.telemetry.frame import Frame
 
 MIN_BUDGET = 16

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from slotdeck.engine.advice.outcome import Outcome
-from slotdeck.engine.advice.simulator import Simulator
-from slotdeck.engine.advice.speed_card import SpeedCard
-from slotdeck.engine.advice.step_model import StepTimes
-from slotdeck.engine.advice.traffic import Turn, User
+from slotdeck.console.advice.outcome import Outcome
+from slotdeck.console.advice.simulator import Simulator
+from slotdeck.console.advice.speed_card import SpeedCard
+from slotdeck.console.advice.step_model import StepTimes
+from slotdeck.console.advice.traffic import Turn, User
 from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings
 from slotdeck.engine.telemetry.history_file import RequestRecord
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import ceil
 
-from slotdeck.engine.advice.finding import Finding, Value, bytes_text, time_text
-from slotdeck.engine.advice.room import larger_pool
-from slotdeck.engine.advice.window import Window, in_state, occupied
+from slotdeck.console.advice.finding import Finding, Value, bytes_text, time_text
+from slotdeck.console.advice.room import larger_pool
+from slotdeck.console.advice.window import Window, in_state, occupied
 from slotdeck.engine.telemetry.frame import Frame
 
 SWAPPING = 100_000.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import ceil
 
-from slotdeck.engine.advice.finding import SLOW_GAP, Value, bounded
-from slotdeck.engine.advice.window import Window
+from slotdeck.console.advice.finding import SLOW_GAP, Value, bounded
+from slotdeck.console.advice.window import Window
 
 SAFE = 0.85
 """Part of the pool that more slots may fill: concurrency stays a little below what memory allows."""
