@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,14 +22,7 @@ from slotdeck.console.advice.capacity import (
     tokens_that_fit,
 )
 from slotdeck.console.advice.model_file import facts_from_config
-
-EIGHT_B = ModelFacts("8B", layers=36, kv_heads=8, head_dim=128, weight_bytes=16_000_000_000)
-SMOLLM2 = ModelFacts("SmolLM2-135M-Instruct", layers=30, kv_heads=3, head_dim=64, trained_context=8192)
-QWEN3_8B: dict[str, Any] = {
-    "architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 36, "num_attention_heads": 32,
-    "num_key_value_heads": 8, "head_dim": 128, "hidden_size": 4096, "intermediate_size": 12288, "vocab_size": 151936,
-    "max_position_embeddings": 40960, "tie_word_embeddings": False, "sliding_window": None,
-}  # fmt: skip
+from tests.support.model_facts import EIGHT_B, QWEN3_8B, SMOLLM2
 
 
 def test_one_token_and_one_conversation_to_the_byte() -> None:

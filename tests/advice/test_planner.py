@@ -16,12 +16,10 @@ from slotdeck.console.advice.planner import make_plan
 from slotdeck.console.advice.running import kv_dtype_of, memory_of, model_of
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import EngineInfo, HostInfo, PoolInfo
-from tests.advice.test_capacity import EIGHT_B, SMOLLM2
-from tests.advice.test_doctor import frame
+from tests.support.doctor_frames import frame
+from tests.support.model_facts import CHAT, EIGHT_B, SMOLLM2
 
-CARD = Memory(24_000_000_000, True, 0.92)
 BOX = Memory(16 << 30, False)
-CHAT = Question(EIGHT_B, CARD, "bf16", users=20, generate_seconds=12, turn_seconds=90, context=8192)
 SMALL = replace(SMOLLM2, weight_bytes=150_000_000)
 
 

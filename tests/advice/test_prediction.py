@@ -16,7 +16,7 @@ from slotdeck.console.predictions import can_be_predicted, in_words
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import LimitInfo, WindowInfo
 from slotdeck.engine.telemetry.history_file import RequestRecord
-from tests.advice.test_doctor import run
+from tests.support.doctor_frames import run
 
 PRICES = StepModel(
     step=0.004, decode=0.002, prefill_token=0.0005, prefill_row=0.001, first_token=0.001, decode_context=1e-7,

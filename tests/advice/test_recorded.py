@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from slotdeck.console.advice.recorded import replay, users_of
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.history_file import RequestRecord
+from tests.support.requests import START, record
 from tests.support.speed_card import CARD
-
-START = 1_790_000_000.0
-
-
-def record(user: str, at: float, prompt: int, output: int, seconds: float = 2.0, **more: Any) -> RequestRecord:
-    values = {"boot_id": "b", "request_id": f"{user}{at}", "outcome": "finished"} | more
-    return RequestRecord(
-        user=user, ended=START + at + seconds, duration=seconds, prompt_tokens=prompt, output_tokens=output, **values
-    )
 
 
 def test_a_conversation_is_recognised_and_its_pauses_kept() -> None:

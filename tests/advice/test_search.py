@@ -8,19 +8,9 @@ from typing import Any
 import pytest
 
 from slotdeck.console.advice import search as searching
-from slotdeck.console.advice.outcome import Outcome
-from slotdeck.console.advice.recorded import simulate
 from slotdeck.console.advice.search import Found, Goals, Tried, search
-from slotdeck.console.advice.traffic import Traffic, User
 from slotdeck.engine.settings import LiveSettings
-from tests.support.speed_card import CARD
-
-TRAFFIC = Traffic("agent", 4, 6.0, 512)
-
-
-def run(settings: LiveSettings) -> Outcome:
-    users = [User(name, TRAFFIC.script(number), TRAFFIC.seconds) for number, name in enumerate(TRAFFIC.names())]
-    return simulate(users, settings, CARD)
+from tests.support.simulation import run
 
 
 def find(goals: Goals | None = None, **changes: Any) -> Found:

@@ -15,8 +15,8 @@ from slotdeck.console.advice.speed_card import save_card
 from slotdeck.console.cli import plan_inputs
 from slotdeck.console.cli.main import app
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame, HostInfo, PoolInfo
-from tests.advice.test_capacity import QWEN3_8B
 from tests.support.fake_engine import FakeEngine, engine_on
+from tests.support.model_facts import QWEN3_8B
 from tests.support.speed_card import CARD
 
 

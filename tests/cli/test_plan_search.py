@@ -22,10 +22,10 @@ from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import EngineInfo
 from slotdeck.engine.telemetry.history_file import history_path
 from slotdeck.engine.telemetry.history_writer import HistoryWriter
-from tests.advice.test_recorded import record
-from tests.advice.test_search import run as simulated
 from tests.support.frames import frame as some_frame
 from tests.support.frames import limits_of
+from tests.support.requests import record
+from tests.support.simulation import run as simulated
 from tests.support.speed_card import CARD
 
 

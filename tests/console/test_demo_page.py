@@ -16,11 +16,10 @@ from slotdeck.console.demo.wanted import Wanted
 from slotdeck.console.screens.demo import DemoPage
 from slotdeck.console.sources.recording import RecordingSource
 from slotdeck.engine.telemetry.frame import Frame
-from tests.console.test_pictures import SIZES, SizeIds
 from tests.demo.pictures import SHOWN, recorded
-from tests.demo.test_words import made
 from tests.support import frames
-from tests.support.console_app import FakeLoad, ScriptedSource, screen_text, seen, until
+from tests.support.console_app import SIZES, FakeLoad, ScriptedSource, SizeIds, screen_text, seen, until
+from tests.support.demo import made
 
 SIZE = (80, 24)
 

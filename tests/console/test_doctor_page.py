@@ -15,11 +15,11 @@ from slotdeck.console.screens.doctor import DoctorPage
 from slotdeck.console.sources.base import Answer
 from slotdeck.console.sources.recording import RecordingSource, read_frames
 from slotdeck.engine.telemetry.frame import LimitInfo
-from tests.advice.test_doctor import QUEUED, run, slot
-from tests.advice.test_doctor import frame as make_frame
-from tests.console.test_history_page import record
 from tests.support import frames
 from tests.support.console_app import confirmed, console, screen_text, seen, until
+from tests.support.doctor_frames import QUEUED, run, slot
+from tests.support.doctor_frames import frame as make_frame
+from tests.support.history import record
 
 SIZE = (80, 24)
 LIMITS = LimitInfo(revision=7, slots=4, context=2048, queue=16, budget=64)

@@ -15,25 +15,12 @@ from slotdeck.console.sources.recording import RecordingSource, read_frames
 from slotdeck.engine.paths import state_folder
 from slotdeck.engine.telemetry.frame import Frame
 from slotdeck.engine.telemetry.history_file import history_path
-from slotdeck.engine.telemetry.recorder import Recorder
-from slotdeck.engine.telemetry.telemetry import Telemetry
 from tests.support import frames
 from tests.support.console_app import console, screen_text, seen, until
+from tests.support.history import record
 
 SIZE = (80, 24)
 DAY = 86_400
-
-
-class Scripted:
-    """An engine whose every second is written down beforehand."""
-
-    def __init__(self, seconds: list[Frame]) -> None:
-        self.info = frames.ENGINE
-        self.telemetry = Telemetry(lambda: 0.0, lambda: frames.START)
-        self._seconds = iter(seconds)
-
-    def frame(self, sequence: int, event_cursor: int) -> tuple[Frame, int]:
-        return next(self._seconds), event_cursor
 
 
 def evening() -> list[Frame]:
@@ -49,16 +36,6 @@ def evening() -> list[Frame]:
         at = frames.START + i + (DAY if i >= 40 else 0)
         seconds.append(situation.model_copy(update={"time": at, "sequence": i, "events": events}))
     return seconds
-
-
-async def record(seconds: list[Frame]) -> None:
-    recorder = Recorder(Scripted(seconds), history_path(), days=3650, megabytes=100)
-    await recorder.open()
-    for _ in range(len(seconds) // 10):
-        for _ in range(10):
-            recorder.look()
-        await recorder.write()
-    await recorder.close()
 
 
 def page(app: ConsoleApp) -> HistoryPage:

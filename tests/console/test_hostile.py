@@ -15,10 +15,10 @@ from slotdeck.console.widgets.cells import line_width, plain
 from slotdeck.console.widgets.findings import finding_lines
 from slotdeck.console.widgets.glyphs import to_ascii
 from slotdeck.engine.telemetry.frame import Frame, WaitingInfo
-from tests.console.test_lines import HOSTILE
-from tests.console.test_request import RECORDED
 from tests.support import frames
 from tests.support.console_app import console, seen
+from tests.support.hostile import HOSTILE
+from tests.support.request_detail import RECORDED
 
 SIZES = ((80, 24), (60, 20), (40, 15), (120, 36), (180, 50))
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029]")

@@ -15,10 +15,7 @@ from slotdeck.console.sources.recording import RecordingSource
 from slotdeck.engine.telemetry.frame import Frame
 from tests.screenshots import PICTURES, RECORDINGS, SCENES, Picture, moment, pictures, render
 from tests.support import frames
-from tests.support.console_app import GONE, seen, until
-
-SIZES = ((80, 24), (120, 36), (180, 50))
-SizeIds = {size: f"{size[0]}x{size[1]}" for size in SIZES}
+from tests.support.console_app import GONE, SIZES, SizeIds, seen, until
 
 
 def app_of(*pictures: Frame, lost: bool = False, ascii_only: bool = False) -> ConsoleApp:

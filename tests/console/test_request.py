@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -27,15 +26,12 @@ from slotdeck.engine.telemetry.request_detail import (
     SettingsInfo,
     StallInfo,
 )
-from tests.console.test_lines import labels
 from tests.support import frames
 from tests.support.console_app import console, screen_text, seen, until
+from tests.support.hostile import labels
+from tests.support.request_detail import RECORDED
 
 SIZES = ((80, 24), (120, 36), (180, 50))
-RECORDED = RequestDetail.model_validate_json(
-    (Path(__file__).parents[1] / "recordings" / "request-detail.json").read_text("utf-8")
-)
-"""A request of a real run that waited, was preempted once and finished."""
 
 
 def lines_of(detail: RequestDetail | None, cells: int = 80, rows: int = 24, problem: str = "") -> list[str]:

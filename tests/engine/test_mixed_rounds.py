@@ -10,7 +10,7 @@ import psutil
 from slotdeck.engine.core.events import QueueFullError
 from slotdeck.engine.core.request import Request, SamplingParams, State, Timeline
 from slotdeck.engine.settings import LiveSettings
-from tests.engine.test_equality import Drive, make_twin, random_change
+from tests.support.transformers_twin import Drive, make_twin, random_change
 
 ROUNDS = 500
 MEMORY_SLACK = 48 << 20

@@ -13,7 +13,7 @@ from slotdeck.engine.core.request import Request, SamplingParams, Timeline, Toke
 from slotdeck.engine.core.scheduler import Scheduler
 from slotdeck.engine.model.runner import Runner
 from slotdeck.engine.settings import LiveSettings
-from tests.engine.test_equality import NEAR_TIE, Twin, make_twin
+from tests.support.transformers_twin import NEAR_TIE, Twin, make_twin
 
 COUNT = 60
 

@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from slotdeck.engine.kernels.build import BuildError, library_path
 from slotdeck.engine.kernels.library import Kernels, _load, instruction_sets
-
-PATH = "SLOTDECK_TEST_KERNELS"
-"""Names a library to test in place of the usual one (the sanitizers' build)."""
-EXAMPLES = 20 if PATH in os.environ else 60
-"""Of a property of a product; the sanitizers watch every access of each, many times as slowly."""
-
-
-def library_under_test() -> Path | None:
-    """The library under test; None without a compiler."""
-    try:
-        return Path(os.environ[PATH]) if PATH in os.environ else library_path()
-    except BuildError:
-        return None
+from tests.kernels.library import library_under_test
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -17,7 +17,7 @@ from slotdeck.engine.kernels.library import Kernels, instruction_sets
 from slotdeck.engine.model.errors import ModelError
 from slotdeck.engine.model.load import load_model
 from slotdeck.engine.model.native import choose_weights
-from tests.kernels.conftest import PATH
+from tests.kernels.library import PATH
 from tests.support.tiny_models import save_tiny_llama
 
 CPU = torch.device("cpu")

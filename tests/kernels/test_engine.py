@@ -16,8 +16,8 @@ from slotdeck.engine.model.load import LoadedModel, load_model
 from slotdeck.engine.model.native import NativeDecoder
 from slotdeck.engine.model.runner import Runner
 from slotdeck.engine.settings import LiveSettings
-from tests.engine.test_equality import Drive, Twin, random_change
 from tests.support.tiny_models import Driver, make_request, random_prompt, save_tiny_llama
+from tests.support.transformers_twin import Drive, Twin, random_change
 
 pytestmark = pytest.mark.skipif(build.compiler() is None, reason="no C++ compiler")
 
@@ -121,7 +121,7 @@ def test_the_pool_may_grow_and_shrink(model: LoadedModel) -> None:
 def test_int8_answers_as_well_as_fp32(embedded_fp32: LoadedModel, embedded_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    from tests.model.test_kv_quality import loss, predictions
+    from tests.support.prose import loss, predictions
 
     assert embedded_path
     tokenizer = AutoTokenizer.from_pretrained(embedded_fp32.tokenizer_folder)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slotdeck.engine.kernels.four_bits import FourBits, place, quantised
 from slotdeck.engine.kernels.library import Kernels, empty, pad
-from tests.kernels.conftest import EXAMPLES
+from tests.kernels.library import EXAMPLES
 from tests.kernels.twins import (
     pack,
     quantise_rows,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slotdeck.engine.kernels.library import Draw, Kernels
 from slotdeck.engine.model.sampling import uniform
-from tests.kernels.conftest import EXAMPLES
+from tests.kernels.library import EXAMPLES
 
 ROUNDING = 3e-6
 """Share of all weight by which sums in 32 bit may differ from exact ones."""

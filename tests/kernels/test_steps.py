@@ -23,7 +23,7 @@ from slotdeck.engine.model.load import load_model
 from slotdeck.engine.model.native import NativeDecoder
 from slotdeck.engine.model.packing import packed_model
 from slotdeck.engine.settings import BLOCK_SIZE
-from tests.kernels.conftest import EXAMPLES, library_under_test
+from tests.kernels.library import EXAMPLES, library_under_test
 from tests.kernels.twins import rounded_decoder
 from tests.support.tiny_models import save_tiny_llama, save_tiny_mistral
 

@@ -27,7 +27,7 @@ from slotdeck.engine.model.checkpoint import Checkpoint
 from slotdeck.engine.model.load import LoadedModel, find_model, load_model
 from slotdeck.engine.model.native import NativeDecoder
 from slotdeck.engine.model.runner import Runner
-from tests.model.test_kv_quality import choices, divergence, loss, predictions, prose
+from tests.support.prose import choices, divergence, loss, predictions, prose
 from tests.support.tiny_models import Driver, make_request
 
 QUESTIONS = (

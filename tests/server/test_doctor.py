@@ -16,7 +16,7 @@ from slotdeck.console.sources.recording import read_frames
 from slotdeck.engine.telemetry.frame import Frame
 from slotdeck.engine.telemetry.history import History
 from slotdeck.engine.telemetry.history_file import history_path
-from tests.console.test_history_page import record
+from tests.support.history import record
 from tests.support.stub_server import running
 
 PREEMPTING = Path(__file__).parents[1] / "recordings" / "preempting.ndjson.gz"

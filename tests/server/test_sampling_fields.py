@@ -8,8 +8,7 @@ import pytest
 from openai import OpenAI
 
 from slotdeck.engine.core.request import SamplingParams
-from tests.server.test_chat import events, text_of
-from tests.support.stub_server import MODEL, RunningServer
+from tests.support.stub_server import MODEL, RunningServer, events, text_of
 
 
 def params(server: RunningServer, **fields: Any) -> SamplingParams:

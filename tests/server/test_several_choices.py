@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from tests.server.test_chat import billed, events
-from tests.support.stub_server import MODEL, RunningServer, running
+from tests.support.stub_server import MODEL, RunningServer, billed, events, running
 
 
 def test_n_answers_in_one_document(server: RunningServer) -> None:

@@ -112,3 +112,9 @@ def confirmed(frame: Frame, revision: int, **limits: int) -> Frame:
 
 
 GONE = Disconnected("no engine answers at /run/user/1000/slotdeck/engine.sock")
+
+
+SIZES = ((80, 24), (120, 36), (180, 50))
+
+
+SizeIds = {size: f"{size[0]}x{size[1]}" for size in SIZES}

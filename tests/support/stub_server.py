@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import socket
 import threading
 import time
@@ -205,3 +206,19 @@ def running(
         yield server
     finally:
         server.stop()
+
+
+def events(response: httpx.Response) -> list[Any]:
+    """Data of the stream's events; comments and ``[DONE]`` (which must end it) are left out."""
+    lines = [line for line in response.text.split("\n\n") if line]
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1] if not line.startswith(":")]
+
+
+def text_of(chunks: list[Any]) -> str:
+    return "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
+
+
+def billed(usage: dict[str, Any]) -> dict[str, int]:
+    """What does not depend on what the prefix cache happened to hold."""
+    return {name: value for name, value in usage.items() if name != "prompt_tokens_details"}

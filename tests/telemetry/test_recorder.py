@@ -16,43 +16,11 @@ import pytest
 from slotdeck.engine.telemetry.frame import Frame, FrameEvent
 from slotdeck.engine.telemetry.history import History, HistoryError
 from slotdeck.engine.telemetry.history_file import SCHEMA_VERSION, pack, summarise, unpack
-from slotdeck.engine.telemetry.recorder import SAME_KIND_KEPT, Recorder, thinned
+from slotdeck.engine.telemetry.recorder import SAME_KIND_KEPT, thinned
 from tests.support import frames as made
-from tests.support.loop_bench import Bench
+from tests.support.recording import Recording
 
 FOREVER = 4e9
-
-
-class Recording:
-    """A running loop, and its recorder driven by hand instead of once a second."""
-
-    def __init__(self, path: Path, **limits: Any) -> None:
-        self.bench = Bench(slots=2, queue=1)
-        self.bench.loop.start()
-        self.recorder = Recorder(self.bench.loop, path, **({"days": 14.0, "megabytes": 500} | limits))
-        self.history = History(path)
-
-    async def serve(self, *names: str, output: int = 20) -> None:
-        for name in names:
-            self.bench.submit(name, prompt=30, output=output)
-        await asyncio.to_thread(self.bench.wait_for_end, *names)
-
-    async def write(self, looks: int = 1) -> None:
-        for _ in range(looks):
-            self.recorder.look()
-        await self.recorder.write()
-
-    def notes(self) -> list[str]:
-        events, _ = self.bench.loop.telemetry.events_since(0)
-        return [event.text for event in events if event.kind == "note"]
-
-    def tables(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.recorder.path)
-
-    async def close(self) -> None:
-        await self.recorder.close()
-        self.bench.release()
-        self.bench.loop.stop()
 
 
 @pytest.fixture
@@ -326,7 +294,7 @@ def test_a_killed_engine_loses_nothing_that_was_written(tmp_path: Path) -> None:
     code = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from tests.telemetry.test_recorder import Recording
+from tests.support.recording import Recording
 
 async def main():
     recording = Recording(Path(sys.argv[1]))

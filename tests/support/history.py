@@ -1,0 +1,31 @@
+"""A history file with seconds that a test has made up."""
+
+from __future__ import annotations
+
+from slotdeck.engine.telemetry.frame import Frame
+from slotdeck.engine.telemetry.history_file import history_path
+from slotdeck.engine.telemetry.recorder import Recorder
+from slotdeck.engine.telemetry.telemetry import Telemetry
+from tests.support import frames
+
+
+class Scripted:
+    """An engine whose every second is written down beforehand."""
+
+    def __init__(self, seconds: list[Frame]) -> None:
+        self.info = frames.ENGINE
+        self.telemetry = Telemetry(lambda: 0.0, lambda: frames.START)
+        self._seconds = iter(seconds)
+
+    def frame(self, sequence: int, event_cursor: int) -> tuple[Frame, int]:
+        return next(self._seconds), event_cursor
+
+
+async def record(seconds: list[Frame]) -> None:
+    recorder = Recorder(Scripted(seconds), history_path(), days=3650, megabytes=100)
+    await recorder.open()
+    for _ in range(len(seconds) // 10):
+        for _ in range(10):
+            recorder.look()
+        await recorder.write()
+    await recorder.close()

@@ -1,0 +1,16 @@
+"""Recorded requests as the history gives them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slotdeck.engine.telemetry.history_file import RequestRecord
+
+START = 1_790_000_000.0
+
+
+def record(user: str, at: float, prompt: int, output: int, seconds: float = 2.0, **more: Any) -> RequestRecord:
+    values = {"boot_id": "b", "request_id": f"{user}{at}", "outcome": "finished"} | more
+    return RequestRecord(
+        user=user, ended=START + at + seconds, duration=seconds, prompt_tokens=prompt, output_tokens=output, **values
+    )
