@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from slotdeck.console.advice.calibration import SpeedCard, SpeedCardError, find_card, newest_card
 from slotdeck.console.advice.capacity import ModelFacts, Speed
-from slotdeck.console.advice.speed_card import SpeedCard, SpeedCardError, find_card, newest_card
 from slotdeck.engine.telemetry.frame import EngineInfo
 
 

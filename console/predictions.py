@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from slotdeck.console.advice.calibration import SpeedCardError, find_card
 from slotdeck.console.advice.finding import Finding
 from slotdeck.console.advice.prediction import PREDICTABLE, NoPredictionError, Prediction, predict
-from slotdeck.console.advice.speed_card import SpeedCardError, find_card
 from slotdeck.console.advice.window import Window
 from slotdeck.engine.telemetry.frame import Frame
 from slotdeck.engine.telemetry.history import History, HistoryError

@@ -13,8 +13,8 @@ import sys
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from slotdeck.console.advice.speed_card import SpeedCard
-from slotdeck.console.advice.what_if import Expected, People, expect
+from slotdeck.console.advice.calibration import SpeedCard
+from slotdeck.console.advice.forecast import Expected, People, expect
 from slotdeck.engine.settings import LiveSettings
 
 NICE = 10

@@ -16,6 +16,7 @@ FOLDERS = {
     "probe": ("server",),
     "demo": ("server",),
     "load": ("server",),
+    "bench": ("server",),
     "model": ("slow",),
     "kernels": ("slow",),
 }

@@ -27,7 +27,7 @@ from unittest import mock
 from textual.pilot import Pilot
 
 from slotdeck.console.app import ConsoleApp
-from slotdeck.console.load.machine import describe_machine
+from slotdeck.console.bench.machine import describe_machine
 from slotdeck.console.sources.base import Answer
 from slotdeck.console.sources.recording import RecordingSource, read_frames, write_frames
 from slotdeck.console.widgets.cells import plain

@@ -22,13 +22,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from slotdeck.console.advice.calibration import SpeedCard, SpeedCardError, newest_card, save_card
 from slotdeck.console.advice.recorded import simulate
-from slotdeck.console.advice.speed_card import SpeedCard, SpeedCardError, newest_card, save_card
 from slotdeck.console.advice.step_model import StepModelError, fit
 from slotdeck.console.advice.traffic import Shape, Traffic, User
-from slotdeck.console.load.card import CARD_SETTINGS, measure_card
-from slotdeck.console.load.machine import describe_machine
-from slotdeck.console.load.verify import Measured, verify
+from slotdeck.console.bench.calibrate import CARD_SETTINGS, measure_card
+from slotdeck.console.bench.machine import describe_machine
+from slotdeck.console.bench.verify import Measured, verify
 from slotdeck.engine.settings import LiveSettings, load_settings
 
 CONTEXT = 1024

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from slotdeck.console.advice.calibration import SpeedCard
 from slotdeck.console.advice.finding import FEW_REQUESTS, time_text
 from slotdeck.console.advice.outcome import Outcome
 from slotdeck.console.advice.recorded import replay
-from slotdeck.console.advice.speed_card import SpeedCard
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import LimitInfo, WindowInfo
 from slotdeck.engine.telemetry.history_file import RequestRecord

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from slotdeck.console.advice.calibration import SpeedCard
 from slotdeck.console.advice.outcome import Outcome
 from slotdeck.console.advice.simulator import Simulator
-from slotdeck.console.advice.speed_card import SpeedCard
 from slotdeck.console.advice.step_model import StepTimes
 from slotdeck.console.advice.traffic import Turn, User
 from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings

@@ -80,7 +80,7 @@ def _printable(name: str, value: Any) -> Any:
 
 def _in_force(chosen: StartSettings) -> dict[str, Any]:
     """Values of the engine that runs; empty if none does."""
-    from slotdeck.console.cli.admin import AdminClient, AdminError, NoEngineError
+    from slotdeck.console.client.admin import AdminClient, AdminError, NoEngineError
 
     try:
         listed = AdminClient(chosen.socket or default_socket()).call("GET", "/admin/settings")["settings"]

@@ -12,11 +12,11 @@ import typer
 
 from slotdeck.console.cli.exits import FAILED, NOTHING_RECORDED, fail, say
 from slotdeck.console.cli.moments import FromOption, ToOption, time_range
-from slotdeck.console.load.command import SocketOption
+from slotdeck.console.cli.options import SocketOption
 
 if TYPE_CHECKING:
     from slotdeck.console.advice.finding import Finding
-    from slotdeck.console.cli.admin import AdminClient
+    from slotdeck.console.client.admin import AdminClient
     from slotdeck.engine.telemetry.frame import Frame
 
 WINDOW = 600.0
@@ -45,8 +45,8 @@ def doctor(
     `changes`, as the admin API takes them, and its `cost` in seconds.
     """
     from slotdeck.console.advice.doctor import diagnose
-    from slotdeck.console.cli.admin import AdminClient
     from slotdeck.console.cli.flags import check_settings, merge_flags
+    from slotdeck.console.client.admin import AdminClient
     from slotdeck.engine.paths import default_socket
 
     explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
@@ -106,7 +106,7 @@ def _as_json(finding: Finding, frames: list[Frame]) -> dict[str, Any]:
 def _recorded(begin: str | None, end: str | None, path: Path) -> tuple[list[Frame], bool]:
     """The frames of the range, and whether the engine of the last one is no more."""
     from slotdeck.console.cli.history import open_history
-    from slotdeck.console.sources.process import lock_holder
+    from slotdeck.console.hosting.process import lock_holder
     from slotdeck.engine.telemetry.history import HistoryError
 
     history = open_history()
@@ -127,8 +127,8 @@ def _recorded(begin: str | None, end: str | None, path: Path) -> tuple[list[Fram
 
 def _recent(admin: AdminClient) -> list[Frame]:
     """The last minutes of the running engine; without history a few seconds of now."""
-    from slotdeck.console.cli.admin import AdminError
     from slotdeck.console.cli.top import current_frame
+    from slotdeck.console.client.admin import AdminError
     from slotdeck.engine.telemetry.history import History, HistoryError
     from slotdeck.engine.telemetry.history_file import history_path
 

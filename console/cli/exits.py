@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from slotdeck.console.sources.process import STEP_WEDGED
+from slotdeck.console.hosting.process import STEP_WEDGED
 
 OK = 0
 FAILED = 1

@@ -74,7 +74,7 @@ def export(
 def _in_force(explicit: dict[str, Any], server: str) -> Chosen:
     """Those of the running engine, else those configured; flags go before."""
     from slotdeck.console.advice.export import Chosen
-    from slotdeck.console.cli.admin import AdminClient, AdminError
+    from slotdeck.console.client.admin import AdminClient, AdminError
     from slotdeck.engine.paths import default_socket
     from slotdeck.engine.settings import LiveSettings
 

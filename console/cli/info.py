@@ -7,8 +7,8 @@ import platform
 from importlib import metadata
 from typing import Any
 
-from slotdeck.console.cli.admin import AdminClient, AdminError
-from slotdeck.console.sources.process import coming
+from slotdeck.console.client.admin import AdminClient, AdminError
+from slotdeck.console.hosting.process import coming
 from slotdeck.engine import __version__
 from slotdeck.engine.paths import cache_folder, config_file, default_socket, state_folder
 from slotdeck.engine.settings import StartSettings

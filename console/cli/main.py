@@ -9,20 +9,21 @@ from typing import Annotated, Any
 
 import typer
 
+from slotdeck.console.cli.bench import bench
 from slotdeck.console.cli.config import config_commands
+from slotdeck.console.cli.demo import demo
 from slotdeck.console.cli.doctor import doctor
 from slotdeck.console.cli.exits import EPILOG, NO_ENGINE, USAGE, fail, say
 from slotdeck.console.cli.export import export
 from slotdeck.console.cli.flags import check_settings, merge_flags, settings_flags
 from slotdeck.console.cli.history import app as history_commands
+from slotdeck.console.cli.load import load
+from slotdeck.console.cli.options import SocketOption
 from slotdeck.console.cli.plan import plan
+from slotdeck.console.cli.probe import probe
 from slotdeck.console.cli.replay import replay
 from slotdeck.console.cli.top import top
 from slotdeck.console.cli.variables import unread_variables
-from slotdeck.console.demo.command import demo
-from slotdeck.console.load.bench_command import bench
-from slotdeck.console.load.command import SocketOption, load
-from slotdeck.console.probe.command import probe
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
@@ -62,7 +63,7 @@ def console(
     if (unread := unread_variables(os.environ)) is not None:
         say(unread)
     if context.invoked_subcommand is None:
-        from slotdeck.console.cli.hosting import host_console
+        from slotdeck.console.cli.start_or_attach import host_console
 
         raise typer.Exit(host_console(settings))
 
@@ -71,7 +72,7 @@ def console(
 @settings_flags()
 def serve(context: typer.Context, settings: dict[str, Any]) -> None:
     """Serve headless, without a console (for systemd or a container)."""
-    from slotdeck.console.cli.hosting import serve_in_foreground
+    from slotdeck.console.cli.start_or_attach import serve_in_foreground
 
     serve_in_foreground(merge_flags(context, settings))
 
@@ -80,10 +81,10 @@ def serve(context: typer.Context, settings: dict[str, Any]) -> None:
 def attach(context: typer.Context, socket: SocketOption = None) -> None:
     """Open the console on the engine that runs, or is starting; quitting it never stops the engine."""
     explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
-    from slotdeck.console.cli.admin import AdminClient
-    from slotdeck.console.cli.hosting import attach_notices, engine_to_attach
-    from slotdeck.console.cli.showing import show_console
-    from slotdeck.console.sources.process import absence
+    from slotdeck.console.cli.show_console import show_console
+    from slotdeck.console.cli.start_or_attach import attach_notices, engine_to_attach
+    from slotdeck.console.client.admin import AdminClient
+    from slotdeck.console.hosting.process import absence
     from slotdeck.console.terminal import terminal_problem
     from slotdeck.engine.paths import default_socket
 
@@ -107,7 +108,7 @@ def attach(context: typer.Context, socket: SocketOption = None) -> None:
 def model(context: typer.Context) -> None:
     """Fetch or describe a model: `slotdeck model fetch`, `slotdeck model info`, each with --help."""
     merge_flags(context, {}, ())
-    from slotdeck.console.cli.engine_process import ENGINE_COMMAND
+    from slotdeck.console.hosting.engine_process import ENGINE_COMMAND
 
     try:
         raise typer.Exit(subprocess.call([*ENGINE_COMMAND, "model", *(context.args or ["--help"])]))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from slotdeck.console.cli.moments import FromOption, ToOption
-from slotdeck.console.load.command import SocketOption
+from slotdeck.console.cli.options import SocketOption
 
 if TYPE_CHECKING:
     from slotdeck.console.cli.plan_search import Search
@@ -123,12 +123,12 @@ def plan(
     the speeds that `slotdeck bench --card` measured: hundreds of settings, and the one that keeps your goals.
     """
     from slotdeck.console.advice.capacity import CapacityError
+    from slotdeck.console.advice.plan_report import plan_json, plan_text
     from slotdeck.console.advice.planner import make_plan
-    from slotdeck.console.cli.admin import AdminClient
     from slotdeck.console.cli.exits import USAGE, fail
     from slotdeck.console.cli.flags import check_settings, merge_flags
     from slotdeck.console.cli.plan_inputs import Asked, question_from
-    from slotdeck.console.cli.plan_report import plan_json, plan_text
+    from slotdeck.console.client.admin import AdminClient
     from slotdeck.engine.paths import default_socket
 
     explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))

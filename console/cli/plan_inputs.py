@@ -12,9 +12,9 @@ from slotdeck.console.advice.capacity import UTILISATION, CapacityError, Memory,
 from slotdeck.console.advice.model_file import facts_from_config
 from slotdeck.console.advice.plan import TURN_SECONDS, USERS, Now, Question
 from slotdeck.console.advice.running import kv_dtype_of, memory_of, model_of, now_of
-from slotdeck.console.cli.admin import AdminClient, AdminError
-from slotdeck.console.cli.engine_process import ENGINE_COMMAND, PROGRESS_PREFIX
 from slotdeck.console.cli.exits import FAILED, OK, USAGE, fail, say
+from slotdeck.console.client.admin import AdminClient, AdminError
+from slotdeck.console.hosting.engine_process import ENGINE_COMMAND, PROGRESS_PREFIX
 from slotdeck.engine.settings import bytes_in
 from slotdeck.engine.telemetry.frame import Frame
 

@@ -12,24 +12,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slotdeck.console.advice.calibration import SpeedCard, SpeedCardError, find_card, newest_card
 from slotdeck.console.advice.outcome import Outcome
 from slotdeck.console.advice.recorded import simulate, users_of
 from slotdeck.console.advice.running import settings_of
 from slotdeck.console.advice.search import BUDGETS, Found, Goals, Tried, search
 from slotdeck.console.advice.simulated_frames import FrameMaker
 from slotdeck.console.advice.simulator import Simulator
-from slotdeck.console.advice.speed_card import SpeedCard, SpeedCardError, find_card, newest_card
 from slotdeck.console.advice.step_model import StepTimes
 from slotdeck.console.advice.traffic import Traffic, TrafficKind, User, describe
-from slotdeck.console.cli.admin import AdminClient, AdminError
 from slotdeck.console.cli.exits import FAILED, NOTHING_RECORDED, fail, say
 from slotdeck.console.cli.moments import time_range
+from slotdeck.console.client.admin import AdminClient, AdminError
 from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings, StartSettings
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame
 from slotdeck.engine.telemetry.history_file import RequestRecord
 
 if TYPE_CHECKING:
-    from slotdeck.console.load.verify import Measured
+    from slotdeck.console.bench.verify import Measured
 
 SECONDS: dict[TrafficKind, float] = {"chat": 300.0, "agent": 90.0, "documents": 120.0}
 """Of simulated traffic: long enough for everybody to have some turns."""
@@ -153,9 +153,9 @@ def write_recording(job: Job, settings: LiveSettings, path: Path) -> int:
 
 def verify_one(job: Job, tried: Tried, start: StartSettings, times: int) -> list[Measured]:
     """Serve the same traffic on a real engine, ``times`` times. A failure ends the command."""
-    from slotdeck.console.cli.engine_process import EngineExitedError
+    from slotdeck.console.bench.verify import verify
+    from slotdeck.console.hosting.engine_process import EngineExitedError
     from slotdeck.console.load.client import RequestFailedError
-    from slotdeck.console.load.verify import verify
 
     assert job.traffic is not None
     settings = tried.settings

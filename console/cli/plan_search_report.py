@@ -9,11 +9,11 @@ from dataclasses import asdict, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from slotdeck.console.advice.calibration import BUSY, SpeedCard, disturbed
 from slotdeck.console.advice.search import Found, Goals, Tried
-from slotdeck.console.advice.speed_card import BUSY, SpeedCard, disturbed
 
 if TYPE_CHECKING:
-    from slotdeck.console.load.verify import Measured
+    from slotdeck.console.bench.verify import Measured
 
 COLUMNS = 80
 SHOWN = 8

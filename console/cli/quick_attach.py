@@ -11,8 +11,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from slotdeck.console.cli.admin import AdminClient, AdminError, NoEngineError
-from slotdeck.console.cli.showing import found_notice, is_hosted, show_console
+from slotdeck.console.cli.show_console import show_console
+from slotdeck.console.client.admin import AdminClient, AdminError, NoEngineError
+from slotdeck.console.hosting.hosted_engine import found_notice, is_hosted
 from slotdeck.console.terminal import ASCII_VARIABLE, terminal_problem
 from slotdeck.engine.paths import CACHE_VARIABLE, ENVIRONMENT_PREFIX, config_file, default_socket
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slotdeck.console.cli.exits import FAILED, NO_ENGINE, OK, USAGE, fail
-from slotdeck.console.load.command import SocketOption
+from slotdeck.console.cli.options import SocketOption
 
 if TYPE_CHECKING:
-    from slotdeck.console.cli.admin import AdminClient
+    from slotdeck.console.client.admin import AdminClient
     from slotdeck.engine.telemetry.frame import Frame
 
 FALLBACK_CELLS = 100
@@ -42,8 +42,8 @@ def top(
     On a terminal the picture is renewed until ctrl+c; anywhere else it is printed once. `--json` and `--watch` give
     whole frames, the same as the admin API.
     """
-    from slotdeck.console.cli.admin import AdminClient
     from slotdeck.console.cli.flags import check_settings, merge_flags
+    from slotdeck.console.client.admin import AdminClient
     from slotdeck.engine.paths import default_socket
 
     if once + as_json + watch > 1:
@@ -95,8 +95,8 @@ def _note_interrupts() -> threading.Event:
 
 def current_frame(admin: AdminClient, otherwise: str = "") -> Frame:
     """The engine's picture of now; without an engine the command ends with a sentence, and what to do ``otherwise``."""
-    from slotdeck.console.cli.admin import AdminError, NoEngineError
-    from slotdeck.console.sources.process import absence
+    from slotdeck.console.client.admin import AdminError, NoEngineError
+    from slotdeck.console.hosting.process import absence
 
     try:
         return admin.frame()
@@ -137,7 +137,7 @@ def picture(frame: Frame, cells: int) -> list[str]:
 
 def _frames(admin: AdminClient, every: float) -> Iterator[Frame]:
     """The engine's stream. An engine that stops ends it; one that falls silent ends the command."""
-    from slotdeck.console.cli.admin import AdminError
+    from slotdeck.console.client.admin import AdminError
 
     try:
         yield from admin.stream(1 / every)

@@ -12,9 +12,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from slotdeck.console.bench.machine import describe_machine
 from slotdeck.console.demo.lines import report_lines
 from slotdeck.console.demo.state import ENDINGS, DemoState, Sample, result_from, row_of
-from slotdeck.console.load.machine import describe_machine
 from slotdeck.console.themes import ConsoleTheme
 from slotdeck.console.widgets.cells import Line, plain
 

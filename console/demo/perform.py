@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from slotdeck.console.cli.admin import AdminError, NoEngineError
+from slotdeck.console.client.admin import AdminError, NoEngineError
 from slotdeck.console.demo import export
 from slotdeck.console.demo.run import Demo, DemoError
 from slotdeck.console.demo.state import ENDINGS, DemoState, Event

@@ -17,11 +17,11 @@ from typing import IO, Any
 
 from httpx import AsyncClient
 
-from slotdeck.console.cli.admin import AdminClient
-from slotdeck.console.demo.borrow import SettingsLease
+from slotdeck.console.client.admin import AdminClient
 from slotdeck.console.demo.result import CallResult, Result, result_of
 from slotdeck.console.demo.rows import KINDS, Call, Row
 from slotdeck.console.demo.sentences import sentence
+from slotdeck.console.demo.settings_lease import SettingsLease
 from slotdeck.console.demo.state import Event
 from slotdeck.console.demo.watch import Watch
 from slotdeck.console.load.client import Answer, BusyError, Endpoint, RequestFailedError, chat, make_client

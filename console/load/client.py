@@ -6,6 +6,7 @@ usage chunk carry no text and count for neither.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -127,6 +128,19 @@ async def discover(client: httpx.AsyncClient, url: str, api_key: str | None, mod
     row = served[chosen]
     context = next((row[name] for name in ("context_length", "max_model_len") if isinstance(row.get(name), int)), None)
     return Endpoint(url, chosen, api_key, context)
+
+
+async def open_connections(client: httpx.AsyncClient, endpoint: Endpoint, count: int) -> None:
+    """One open connection per user, so that TTFT does not contain a handshake. Servers close idle ones after a few
+    seconds, hence before each stage."""
+
+    async def touch() -> None:
+        try:
+            await client.get(f"{endpoint.url}/v1/models", headers=endpoint.headers)
+        except httpx.HTTPError:
+            pass  # The stage itself will count it.
+
+    await asyncio.gather(*(touch() for _ in range(count)))
 
 
 async def chat(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from slotdeck.console.advice.speed_card import Wording
+from slotdeck.console.advice.calibration import Wording
 from slotdeck.console.advice.traffic import Traffic, Turn
 from slotdeck.console.load.client import Answer, BusyError, Endpoint, Message, RequestFailedError, chat
 from slotdeck.console.load.prompts import WORDS

@@ -15,13 +15,13 @@ from typing import IO
 
 from httpx import AsyncClient
 
-from slotdeck.console.cli.admin import AdminClient, AdminError, NoEngineError
+from slotdeck.console.client.admin import AdminClient, AdminError, NoEngineError
+from slotdeck.console.hosting.process import absence
 from slotdeck.console.load import Kind
 from slotdeck.console.load.client import Endpoint, RequestFailedError, UnreachableError, base_url, discover, make_client
 from slotdeck.console.load.prompts import user_name
 from slotdeck.console.load.tally import Tally
 from slotdeck.console.load.users import SimulatedUser
-from slotdeck.console.sources.process import absence
 
 GIVE_UP_SECONDS = 30.0
 """A server that cannot be reached for this long is gone for good."""

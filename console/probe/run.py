@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from slotdeck.console.load.bench import open_connections
-from slotdeck.console.load.client import Answer, BusyError, RequestFailedError, base_url, make_client
+from slotdeck.console.load.client import Answer, BusyError, RequestFailedError, base_url, make_client, open_connections
 from slotdeck.console.load.prompts import bench_prompt
 from slotdeck.console.probe.cut import Cut, find_cut, sizes
 from slotdeck.console.probe.judge import Pair, Slots, Stream, count_slots, judge_pair, stream_of

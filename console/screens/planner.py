@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from slotdeck.console.advice.capacity import CapacityError, Memory, Speed
+from slotdeck.console.advice.forecast import Expected, People, people_of
 from slotdeck.console.advice.plan import Plan
 from slotdeck.console.advice.planner import make_plan
 from slotdeck.console.advice.running import kv_dtype_of, memory_of, settings_of
-from slotdeck.console.advice.what_if import Expected, People, people_of
 from slotdeck.console.measured_speed import card_of_engine, speed_of_engine
 from slotdeck.console.planner_form import FIELDS, Form, by_name
 from slotdeck.console.prompts import Typed
@@ -156,7 +156,7 @@ class PlannerPage(Page):
 
     def copied(self) -> str | None:
         """The plan as `slotdeck plan` prints it."""
-        from slotdeck.console.cli.plan_report import plan_text
+        from slotdeck.console.advice.plan_report import plan_text
 
         made = self._plan(self.app.store.view.frame)
         return "\n".join(plan_text(made)) if isinstance(made, Plan) else None

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from slotdeck.console.hosting.process import end_in_words, exit_code, lives, lock_holder
 from slotdeck.console.sources.base import Answer, Disconnected, EngineEnd, Past, Update
-from slotdeck.console.sources.process import end_in_words, exit_code, lives, lock_holder
 from slotdeck.engine.telemetry.frame import Frame
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slotdeck.console.advice.capacity import about, byte_words
+from slotdeck.console.advice.forecast import Expected
 from slotdeck.console.advice.plan import Plan
-from slotdeck.console.advice.what_if import Expected
 from slotdeck.console.knobs import shown as setting_shown
 from slotdeck.console.planner_form import FIELDS, Form, origin, shown
 from slotdeck.console.widgets import formats

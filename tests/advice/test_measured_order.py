@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from slotdeck.console.advice.calibration import SpeedCard
 from slotdeck.console.advice.outcome import Outcome
 from slotdeck.console.advice.simulator import Simulator
-from slotdeck.console.advice.speed_card import SpeedCard
 from slotdeck.console.advice.step_model import StepModel, StepTimes
 from slotdeck.console.advice.traffic import Edge, Turn, User
 from slotdeck.engine.settings import LiveSettings

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from slotdeck.console.advice.calibration import Limit, SpeedCard, Wording
 from slotdeck.console.advice.finding import Finding
 from slotdeck.console.advice.prediction import NoPredictionError, predict
 from slotdeck.console.advice.recorded import replay
-from slotdeck.console.advice.speed_card import Limit, SpeedCard, Wording
 from slotdeck.console.advice.step_model import StepModel
 from slotdeck.console.advice.traffic import Edge
 from slotdeck.console.predictions import can_be_predicted, in_words

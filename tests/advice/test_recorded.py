@@ -7,8 +7,8 @@ import pytest
 from slotdeck.console.advice.recorded import replay, users_of
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.history_file import RequestRecord
+from tests.support.calibration import CARD
 from tests.support.requests import START, record
-from tests.support.speed_card import CARD
 
 
 def test_a_conversation_is_recognised_and_its_pauses_kept() -> None:

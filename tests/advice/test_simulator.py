@@ -17,7 +17,7 @@ from slotdeck.console.advice.step_model import StepTimes
 from slotdeck.console.advice.traffic import KINDS, Edge, Traffic, Turn, User, describe
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame
-from tests.support.speed_card import PRICES
+from tests.support.calibration import PRICES
 
 
 def live(**changes: Any) -> LiveSettings:

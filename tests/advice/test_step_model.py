@@ -9,7 +9,7 @@ import pytest
 
 from slotdeck.console.advice.step_model import StepModelError, StepTimes, fit
 from slotdeck.engine.telemetry.step_log import StepSample, StepWork, read_samples
-from tests.support.speed_card import PRICES
+from tests.support.calibration import PRICES
 
 
 def works(count: int) -> list[StepWork]:

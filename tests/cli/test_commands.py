@@ -14,11 +14,11 @@ import typer
 from typer.testing import CliRunner
 
 from slotdeck.console.cli import exits
-from slotdeck.console.cli.engine_process import LogTail
 from slotdeck.console.cli.exits import CODES, EPILOG
 from slotdeck.console.cli.flags import settings_flags
 from slotdeck.console.cli.main import app
 from slotdeck.console.cli.variables import unread_variables
+from slotdeck.console.hosting.engine_process import LogTail
 from slotdeck.engine import __version__
 from slotdeck.engine.settings import SETTINGS, to_environment
 from tests.support.deck import ROOT, Deck

@@ -12,8 +12,8 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from slotdeck.console.sources.process import exit_code as process_end
-from slotdeck.console.sources.process import lives
+from slotdeck.console.hosting.process import exit_code as process_end
+from slotdeck.console.hosting.process import lives
 from tests.support.deck import DRIVER, PATIENCE, Deck, console_pid, eventually, exit_code, process_runs
 
 
@@ -333,7 +333,7 @@ def test_the_engine_holds_its_lock_before_it_imports_what_takes_seconds(deck: De
     code = (
         "import importlib.abc, os, sys\n"
         "from pathlib import Path\n"
-        "from slotdeck.console.sources.process import lock_holder\n"
+        "from slotdeck.console.hosting.process import lock_holder\n"
         "class AtTorch(importlib.abc.MetaPathFinder):\n"
         "    def find_spec(self, name, path, target=None):\n"
         "        if name == 'torch':\n"

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from slotdeck.console.advice.speed_card import save_card
+from slotdeck.console.advice.calibration import save_card
 from slotdeck.console.cli import plan_inputs
 from slotdeck.console.cli.main import app
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame, HostInfo, PoolInfo
+from tests.support.calibration import CARD
 from tests.support.fake_engine import FakeEngine, engine_on
 from tests.support.model_facts import QWEN3_8B
-from tests.support.speed_card import CARD
 
 
 @pytest.fixture

@@ -10,23 +10,23 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from slotdeck.console.advice.calibration import SpeedCardError, find_card, newest_card, read_card, save_card
 from slotdeck.console.advice.search import Found, search
-from slotdeck.console.advice.speed_card import SpeedCardError, find_card, newest_card, read_card, save_card
+from slotdeck.console.bench.verify import Measured
 from slotdeck.console.cli import plan_search
 from slotdeck.console.cli.main import app
 from slotdeck.console.cli.plan_search import Job
 from slotdeck.console.cli.plan_search_report import verify_text
-from slotdeck.console.load.verify import Measured
 from slotdeck.console.sources.recording import read_frames
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import EngineInfo
 from slotdeck.engine.telemetry.history_file import history_path
 from slotdeck.engine.telemetry.history_writer import HistoryWriter
+from tests.support.calibration import CARD
 from tests.support.frames import frame as some_frame
 from tests.support.frames import limits_of
 from tests.support.requests import record
 from tests.support.simulation import run as simulated
-from tests.support.speed_card import CARD
 
 
 @pytest.fixture(autouse=True)
@@ -175,7 +175,7 @@ def test_verify_serves_the_choice_and_the_runner_up_with_the_same_traffic(
         served.append((start.slots, start.budget, start.kv_tokens, traffic.seconds))
         return Measured(0.1, 0.5, 0.02, 0.05, 80.0, 9, 0, 0, 0, 10.0, others=1.5)
 
-    monkeypatch.setattr("slotdeck.console.load.verify.verify", verify)
+    monkeypatch.setattr("slotdeck.console.bench.verify.verify", verify)
     result = run(tmp_path, *AGENTS, "--verify", "--runs", "2")
     assert result.exit_code == 0, result.output
     assert len(served) == 4
@@ -190,7 +190,7 @@ def test_verify_serves_the_choice_and_the_runner_up_with_the_same_traffic(
 
 def test_a_card_is_measured_saved_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "slotdeck.console.load.card.measure_card", lambda _settings, _say: CARD.model_copy(update={"others": 0.9})
+        "slotdeck.console.bench.calibrate.measure_card", lambda _settings, _say: CARD.model_copy(update={"others": 0.9})
     )
     file = tmp_path / "card.json"
     result = CliRunner().invoke(app, ["bench", "--card", "--output", str(file)])

@@ -26,7 +26,7 @@ from statistics import median
 
 import psutil
 
-from slotdeck.console.load.machine import describe_machine, machine_line
+from slotdeck.console.bench.machine import describe_machine, machine_line
 
 ROOT = Path(__file__).parents[2]
 ROWS, CELLS = 24, 80

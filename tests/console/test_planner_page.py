@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from textual.pilot import Pilot
 
+from slotdeck.console.advice.calibration import save_card
 from slotdeck.console.advice.capacity import KV_WIDTHS, CapacityError, Memory
+from slotdeck.console.advice.forecast import People
 from slotdeck.console.advice.plan import Plan
 from slotdeck.console.advice.planner import make_plan
-from slotdeck.console.advice.speed_card import save_card
-from slotdeck.console.advice.what_if import People
 from slotdeck.console.app import ConsoleApp
 from slotdeck.console.planner_form import FIELDS, Form, shown
 from slotdeck.console.screens.planner import PlannerPage
@@ -23,8 +23,8 @@ from slotdeck.console.widgets.cells import line_width, plain
 from slotdeck.console.widgets.plan import setting_lines, upper_lines, verdict_lines
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame
 from tests.support import frames
+from tests.support.calibration import CARD
 from tests.support.console_app import GONE, confirmed, console, screen_text, seen, until
-from tests.support.speed_card import CARD
 
 SIZE = (80, 24)
 

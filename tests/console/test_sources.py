@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from slotdeck.console.hosting.process import record_end
 from slotdeck.console.sources.base import Disconnected, EngineEnd, Past, Update
 from slotdeck.console.sources.engine import FIRST_PAUSE, MAX_PAUSE, EngineSource
-from slotdeck.console.sources.process import record_end
 from slotdeck.console.sources.recording import RecordingSource, read_frames, write_frames
 from slotdeck.engine.telemetry.frame import Frame, WindowInfo
 from tests.support import frames

@@ -63,7 +63,7 @@ from slotdeck.console.app import run_console
 from slotdeck.console.sources.engine import EngineSource
 code = run_console(EngineSource(Path(sys.argv[1])), hosted=False, socket=None)
 import os
-os._exit(code)  # as the command does: `slotdeck.console.cli.terminal`
+os._exit(code)  # as the command does: `slotdeck.console.cli.supervise`
 """
 
 

@@ -20,8 +20,8 @@ from slotdeck.engine.loop import EngineLoop
 from slotdeck.engine.outputs import Output
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.step_log import work_of
+from tests.support.calibration import PRICES
 from tests.support.model_free import NoTensors
-from tests.support.speed_card import PRICES
 
 EDGE = Edge(intake=0.003, intake_token=1e-5, turnaround=0.005)
 

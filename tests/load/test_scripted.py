@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from slotdeck.console.advice.speed_card import Wording
+from slotdeck.console.advice.calibration import Wording
 from slotdeck.console.advice.traffic import Traffic, Turn
+from slotdeck.console.bench.calibrate import edge_of, fit_few, overhead_of
 from slotdeck.console.load import scripted
-from slotdeck.console.load.card import edge_of, fit_few, overhead_of
 from slotdeck.console.load.client import Endpoint, RequestFailedError, make_client
 from slotdeck.console.load.scripted import Played, measure_wording, play, scripts_of
 from slotdeck.engine.telemetry.step_log import StepSample, StepWork
+from tests.support.calibration import PRICES
 from tests.support.fake_openai import FakeOpenAI, Reply, busy, serving
-from tests.support.speed_card import PRICES
 
 WORDING = Wording(base=10, per_word=1.0, per_message=5)
 

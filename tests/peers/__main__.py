@@ -18,8 +18,8 @@ from pathlib import Path
 import psutil
 from rich.console import Console
 
+from slotdeck.console.bench.machine import describe_machine, machine_line
 from slotdeck.console.load.client import RequestFailedError
-from slotdeck.console.load.machine import describe_machine, machine_line
 from slotdeck.engine.model.load import find_model
 from tests.peers.installs import InstallError
 from tests.peers.measure import Round, measure_chat, measure_users, memory_bandwidth

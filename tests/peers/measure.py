@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from slotdeck.console.load.bench import measure, warm_up
+from slotdeck.console.bench.stage import measure, warm_up
 from slotdeck.console.load.client import Answer, BusyError, Message, RequestFailedError, chat, discover, make_client
 from slotdeck.console.load.prompts import FOLLOW_UPS, OPENERS, WORDS
 from slotdeck.engine.telemetry.windows import percentile

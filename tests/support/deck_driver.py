@@ -9,7 +9,9 @@ import threading
 import types
 from pathlib import Path
 
-from slotdeck.console.cli import engine_process, entry, hosting, main
+from slotdeck.console.cli import entry, main
+from slotdeck.console.cli import start_or_attach as hosting
+from slotdeck.console.hosting import engine_process
 
 COMMAND = (sys.executable, "-m", "tests.support.fake_engine")
 ways = ["quick"]

@@ -6,7 +6,7 @@ from slotdeck.console.advice.outcome import Outcome
 from slotdeck.console.advice.recorded import simulate
 from slotdeck.console.advice.traffic import Traffic, User
 from slotdeck.engine.settings import LiveSettings
-from tests.support.speed_card import CARD
+from tests.support.calibration import CARD
 
 TRAFFIC = Traffic("agent", 4, 6.0, 512)
 

@@ -1,16 +1,16 @@
-"""`slotdeck load`, and the same as `python -m slotdeck.console.load` for the console's key L."""
+"""`slotdeck load`: simulated users in front of a server, and what they see."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from slotdeck.console.cli.exits import FAILED, NO_ENGINE, USAGE, fail
+from slotdeck.console.cli.options import SocketOption
 from slotdeck.console.load import Kind
 
 if TYPE_CHECKING:
@@ -47,12 +47,6 @@ DurationOption = Annotated[
 ]
 SeedOption = Annotated[
     int, typer.Option("--seed", help="the same seed says the same things at the same times", metavar="N")
-]
-SocketOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--socket", help="admin socket of the engine; default: this user's", metavar="PATH", show_default=False
-    ),
 ]
 
 
@@ -95,8 +89,6 @@ def _run(
     kind: Kind,
     duration: float | None,
     seed: int,
-    follow_parent: bool = False,
-    quiet: bool = False,
 ) -> int:
     """Run the load, show it, and return the exit code."""
     from rich.console import Console
@@ -105,7 +97,7 @@ def _run(
     from slotdeck.console.load.traffic import run_traffic
 
     screen = Console(highlight=False, markup=False)
-    live = screen.is_terminal and not quiet
+    live = screen.is_terminal
     status = screen.status("starting", spinner="line") if live else nullcontext()
     with status as shown:
         ticks = 0
@@ -115,7 +107,7 @@ def _run(
             ticks += 1
             if shown is not None:
                 shown.update(tally.line())
-            elif not quiet and ticks % PLAIN_LINE_SECONDS == 0:
+            elif ticks % PLAIN_LINE_SECONDS == 0:
                 print(tally.line(), flush=True)
 
         try:
@@ -127,13 +119,11 @@ def _run(
                     seed=seed,
                     duration=duration,
                     on_tick=tick,
-                    follow_parent=follow_parent,
                 )
             )
         except RequestFailedError as error:
             fail(str(error), NO_ENGINE if isinstance(error, UnreachableError) and target.own else FAILED)
-    if not quiet:
-        _print_table(tally.table())
+    _print_table(tally.table())
     if tally.gone:
         fail("the server is out of reach; the load ended", NO_ENGINE if target.own else FAILED)
     return 0
@@ -143,16 +133,3 @@ def _print_table(rows: list[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"{name:<{width}}  {value}", file=sys.stdout)
-
-
-def background(
-    users: UsersOption = 5, kind: KindOption = "chat", seed: SeedOption = 1, socket: SocketOption = None
-) -> None:
-    """The load behind the console's key L: silent, ended by SIGTERM or by the end of the process that started it."""
-    from slotdeck.console.cli.flags import check_settings
-    from slotdeck.console.load.traffic import Target
-    from slotdeck.engine.paths import default_socket
-
-    path = socket or check_settings({}).socket or default_socket()
-    target = Target(url=None, api_key=None, model=None, socket=path)
-    raise typer.Exit(_run(target, users=users, kind=kind, duration=None, seed=seed, follow_parent=True, quiet=True))

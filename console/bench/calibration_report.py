@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
-from slotdeck.console.advice.speed_card import SpeedCard, disturbed, what_binds
-from slotdeck.console.load.machine import machine_line
+from slotdeck.console.advice.calibration import SpeedCard, disturbed, what_binds
+from slotdeck.console.bench.machine import machine_line
 
 COLUMNS = 80
 

@@ -20,14 +20,14 @@ from typing import Any
 import httpx
 import numpy as np
 
-from slotdeck.console.advice.speed_card import Limit, SpeedCard, Wording
+from slotdeck.console.advice.calibration import Limit, SpeedCard, Wording
 from slotdeck.console.advice.step_model import StepModel, fit, not_negative
 from slotdeck.console.advice.traffic import Edge, Traffic, TrafficKind
-from slotdeck.console.cli.admin import AdminClient
-from slotdeck.console.cli.engine_process import ENGINE_COMMAND, PROGRESS_PREFIX, EngineExitedError
-from slotdeck.console.load.bench_run import private_engine
+from slotdeck.console.bench.machine import OtherPrograms, describe_machine
+from slotdeck.console.client.admin import AdminClient
+from slotdeck.console.hosting.engine_process import ENGINE_COMMAND, PROGRESS_PREFIX, EngineExitedError
+from slotdeck.console.hosting.private_engine import private_engine
 from slotdeck.console.load.client import Endpoint, discover, make_client
-from slotdeck.console.load.machine import OtherPrograms, describe_machine
 from slotdeck.console.load.scripted import measure_wording, play, scripts_of
 from slotdeck.engine.paths import CONFIG_VARIABLE
 from slotdeck.engine.settings import SETTINGS, StartSettings, to_environment

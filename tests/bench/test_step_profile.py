@@ -6,9 +6,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from slotdeck.console.load.flame import Recording as Recorded
-from slotdeck.console.load.flame import draw, measured_tree, recording, sampled_tree, svg
-from slotdeck.console.load.profile import profile_table, shares
+from slotdeck.console.bench.flame_graph import Recording as Recorded
+from slotdeck.console.bench.flame_graph import draw, measured_tree, recording, sampled_tree, svg
+from slotdeck.console.bench.step_profile import profile_table, shares
 from slotdeck.engine.telemetry.step_times import Profile, StepTimes
 
 KERNELS = {"embedding": 0.1, "norms": 0.3, "qkv": 1, "attention": 2, "output": 0.5, "gate_up": 2, "down": 1, "head": 1}
@@ -88,7 +88,7 @@ def test_without_stacks_the_measured_parts_are_drawn_and_the_reason_is_said() ->
 
 
 def test_no_py_spy_is_a_reason_not_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slotdeck.console.load.flame.py_spy", lambda: None)
+    monkeypatch.setattr("slotdeck.console.bench.flame_graph.py_spy", lambda: None)
     with recording(1) as recorded:
         pass
     assert recorded.problem is not None

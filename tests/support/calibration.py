@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slotdeck.console.advice.speed_card import Limit, SpeedCard, Wording
+from slotdeck.console.advice.calibration import Limit, SpeedCard, Wording
 from slotdeck.console.advice.step_model import StepModel
 from slotdeck.console.advice.traffic import Edge
 

@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import tempfile
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from types import FrameType
 
 import httpx
 
-from slotdeck.console.cli.admin import AdminClient
-from slotdeck.console.cli.engine_process import EngineProcess
-from slotdeck.console.load.bench import Stage, measure, warm_up
+from slotdeck.console.bench.flame_graph import draw, recording
+from slotdeck.console.bench.machine import describe_machine
+from slotdeck.console.bench.report import Report
+from slotdeck.console.bench.stage import Stage, measure, warm_up
+from slotdeck.console.client.admin import AdminClient
 from slotdeck.console.load.client import Endpoint, base_url, discover, make_client
-from slotdeck.console.load.flame import draw, recording
-from slotdeck.console.load.machine import describe_machine
-from slotdeck.console.load.report import Report
 from slotdeck.console.load.tally import duration
-from slotdeck.engine.paths import CONFIG_VARIABLE
-from slotdeck.engine.settings import SETTINGS, StartSettings, to_environment
 from slotdeck.engine.telemetry.frame import Frame
 from slotdeck.engine.telemetry.step_times import Profile
-
-NOT_OURS = ("host", "port", "socket", "api_key", "api_key_file", "allowed_host")
-"""Settings of the user's own engine that a private one on loopback must not take over."""
 
 
 @dataclass(frozen=True)
@@ -153,53 +140,3 @@ class _Runner:
         speed = "no text" if stage.tokens_per_second is None else f"{stage.tokens_per_second:.1f} tok/s"
         self._plan.say(f"  {speed}, TTFT p95 {duration(stage.ttft_p95)}, ITL p95 {duration(stage.itl_p95)}")
         return stage
-
-
-@contextmanager
-def private_engine(settings: StartSettings, say: Callable[[str], None]) -> Iterator[tuple[AdminClient, Frame]]:
-    """An engine on a free loopback port with an admin socket of its own, stopped at the end.
-
-    It takes ``settings`` but for what concerns the user's own engine, reads neither configuration nor variables of
-    the user, and records no history. Raises EngineExitedError when it does not come up.
-    """
-    with tempfile.TemporaryDirectory(prefix="slotdeck-bench-") as name:
-        folder = Path(name)
-        (folder / "config.toml").touch()
-        admin = AdminClient(folder / "engine.sock", timeout=30)
-        values = {key: value for key, value in settings.model_dump().items() if key not in NOT_OURS}
-        values |= {"host": "127.0.0.1", "port": 0, "socket": admin.path, "history_days": 0}
-        variables = {setting.variable for setting in SETTINGS.values()}
-        environment = {key: value for key, value in os.environ.items() if key not in variables}
-        environment |= to_environment(values) | {CONFIG_VARIABLE: str(folder / "config.toml")}
-        engine = EngineProcess(environment, folder / "engine.log")
-        last = ""
-
-        def on_progress(text: str) -> None:
-            nonlocal last
-            if text != last:
-                last = text
-                say(text)
-
-        try:
-            with _ended_in_order():
-                yield admin, engine.wait_until_serving(admin, on_progress)
-        finally:
-            engine.stop()
-
-
-@contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """A SIGTERM ends this process as an exception would, so that the engine, which lives in a session of its own, is
-    not left behind. Signals are the main thread's alone."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

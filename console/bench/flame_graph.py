@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from slotdeck.console.load.profile import KERNELS, LOOP, PRODUCTS, WORDS
+from slotdeck.console.bench.step_profile import KERNELS, LOOP, PRODUCTS, WORDS
 from slotdeck.engine.telemetry.step_times import Profile
 
 RATE = 100

@@ -15,13 +15,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from slotdeck.console.cli.admin import AdminClient, AdminError
-from slotdeck.console.cli.engine_process import ENGINE_COMMAND, EngineExitedError, EngineProcess
 from slotdeck.console.cli.exits import FAILED, PORT_IN_USE, USAGE, fail, say
 from slotdeck.console.cli.flags import check_settings, in_words
-from slotdeck.console.cli.showing import engine_log, found_notice, hosted_marker, is_hosted, show_console
+from slotdeck.console.cli.show_console import show_console
 from slotdeck.console.cli.variables import unread_variables
-from slotdeck.console.sources.process import lock_holder, start_lock, starter
+from slotdeck.console.client.admin import AdminClient, AdminError
+from slotdeck.console.hosting.engine_process import ENGINE_COMMAND, EngineExitedError, EngineProcess
+from slotdeck.console.hosting.hosted_engine import engine_log, found_notice, hosted_marker, is_hosted
+from slotdeck.console.hosting.process import lock_holder, start_lock, starter
 from slotdeck.console.terminal import terminal_problem
 from slotdeck.engine.paths import default_socket
 from slotdeck.engine.settings import SETTINGS, Setting, StartSettings, to_environment

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel, ConfigDict
 
+from slotdeck.console.advice.calibration import SpeedCard
 from slotdeck.console.advice.outcome import Outcome
 from slotdeck.console.advice.plan import Plan
 from slotdeck.console.advice.recorded import simulate
-from slotdeck.console.advice.speed_card import SpeedCard
 from slotdeck.console.advice.traffic import Turn, User
 from slotdeck.engine.settings import LiveSettings
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from slotdeck.console.load.client import Answer, BusyError, Endpoint, RequestFailedError, chat
+from slotdeck.console.load.client import Answer, BusyError, Endpoint, RequestFailedError, chat, open_connections
 from slotdeck.console.load.prompts import bench_prompt
 from slotdeck.engine.telemetry.windows import percentile
 
@@ -116,16 +116,3 @@ async def measure(
 async def _ask(client: httpx.AsyncClient, endpoint: Endpoint, prompt: str) -> Answer:
     messages = [{"role": "user", "content": prompt}]
     return await chat(client, endpoint, messages, max_tokens=ANSWER_TOKENS, temperature=0)
-
-
-async def open_connections(client: httpx.AsyncClient, endpoint: Endpoint, count: int) -> None:
-    """One open connection per user, so that TTFT does not contain a handshake. Servers close idle ones after a few
-    seconds, hence before each stage."""
-
-    async def touch() -> None:
-        try:
-            await client.get(f"{endpoint.url}/v1/models", headers=endpoint.headers)
-        except httpx.HTTPError:
-            pass  # The stage itself will count it.
-
-    await asyncio.gather(*(touch() for _ in range(count)))

@@ -1,6 +1,6 @@
 """Settings borrowed from the user and given back, whatever becomes of the demonstration.
 
-A guard process of its own (``python -m slotdeck.console.demo.borrow SOCKET``) gets the user's values before the
+A guard process of its own (``python -m slotdeck.console.demo.settings_lease SOCKET``) gets the user's values before the
 first change. It waits on a pipe. If the pipe closes before the borrower said that all is well, the borrower has died,
 and the guard gives the values back.
 """
@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from slotdeck.console.cli.admin import AdminClient, AdminError
+from slotdeck.console.client.admin import AdminClient, AdminError
 
 SOURCE = "demo"
 PATIENCE = 30.0
@@ -76,7 +76,7 @@ def change_patiently(admin: AdminClient, target: dict[str, Any], patience: float
 
 def _start_guard(socket: Path, original: dict[str, Any]) -> subprocess.Popen[bytes]:
     """In a session of its own: ctrl+c in the terminal is not meant for it."""
-    command = [sys.executable, "-P", "-m", "slotdeck.console.demo.borrow", str(socket)]
+    command = [sys.executable, "-P", "-m", "slotdeck.console.demo.settings_lease", str(socket)]
     guard = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )

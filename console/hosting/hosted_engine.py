@@ -1,32 +1,14 @@
-"""The console on an engine that answers: run it, and say which engine that is.
+"""The engine that `slotdeck` itself started: its log, and how a later `slotdeck` recognises it.
 
-Neither typer nor pydantic comes in through this room: a console is painted before settings and frames are imported.
+Standard library only, since a console is painted before settings and frames are imported.
 """
 
 from __future__ import annotations
 
 import time
-from functools import partial
 from pathlib import Path
 
-from slotdeck.console.cli.terminal import supervise
-from slotdeck.console.quick import stop_collecting
-from slotdeck.console.sources.process import record_end
 from slotdeck.engine.paths import state_folder
-
-
-def show_console(socket: Path, boot_id: str, *, hosted: bool, notices: list[str]) -> int:
-    """Run the console on the engine ``boot_id`` behind ``socket`` until the user leaves it; gives the exit code."""
-    log = engine_log() if is_hosted(socket, boot_id) else None
-
-    def console() -> int:
-        stop_collecting()
-        from slotdeck.console.app import run_console
-        from slotdeck.console.sources.engine import EngineSource
-
-        return run_console(EngineSource(socket, log=log), hosted=hosted, socket=socket, notices=notices)
-
-    return supervise(console, on_other_end=partial(record_end, socket))
 
 
 def found_notice(uptime: float | None, pid: int | None, now: float) -> str:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from slotdeck.console.cli.admin import AdminClient
-from slotdeck.console.cli.engine_process import EngineExitedError
-from slotdeck.console.load import bench_run
-from slotdeck.console.load.bench import measure
-from slotdeck.console.load.bench_run import Plan, bench_engine, bench_url, private_engine
+from slotdeck.console.bench.machine import describe_machine, machine_line
+from slotdeck.console.bench.run import Plan, bench_engine, bench_url
+from slotdeck.console.bench.stage import measure
+from slotdeck.console.client.admin import AdminClient
+from slotdeck.console.hosting.engine_process import EngineExitedError
+from slotdeck.console.hosting.private_engine import NOT_OURS, private_engine
 from slotdeck.console.load.client import Endpoint, RequestFailedError, make_client
-from slotdeck.console.load.machine import describe_machine, machine_line
 from slotdeck.console.load.prompts import bench_prompt
 from slotdeck.engine.settings import load_settings
 from tests.support.deck import Deck, process_runs
@@ -96,7 +96,7 @@ def test_the_private_engine_takes_flags_but_nothing_of_the_user_s_own_engine(
 ) -> None:
     """No keys, no port, no socket and no configuration file of the user reach it, and it ends with the bench."""
     (tmp_path / "config.toml").write_text('threads = 1\napi_key = ["laptop=secret"]\n')
-    monkeypatch.setattr("slotdeck.console.cli.engine_process.ENGINE_COMMAND", COMMAND)
+    monkeypatch.setattr("slotdeck.console.hosting.engine_process.ENGINE_COMMAND", COMMAND)
     monkeypatch.setenv("SLOTDECK_CONFIG", str(tmp_path / "config.toml"))
     monkeypatch.setenv("SLOTDECK_PORT", "8000")
     monkeypatch.setenv("SLOTDECK_SOCKET", str(tmp_path / "own.sock"))
@@ -114,7 +114,7 @@ def test_the_private_engine_takes_flags_but_nothing_of_the_user_s_own_engine(
 
 
 def test_a_sigterm_leaves_no_private_engine_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slotdeck.console.cli.engine_process.ENGINE_COMMAND", COMMAND)
+    monkeypatch.setattr("slotdeck.console.hosting.engine_process.ENGINE_COMMAND", COMMAND)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit), private_engine(load_settings(), lambda _text: None) as (_, frame):
@@ -124,7 +124,7 @@ def test_a_sigterm_leaves_no_private_engine_behind(tmp_path: Path, monkeypatch: 
 
 
 def test_a_private_engine_that_does_not_come_up_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slotdeck.console.cli.engine_process.ENGINE_COMMAND", COMMAND)
+    monkeypatch.setattr("slotdeck.console.hosting.engine_process.ENGINE_COMMAND", COMMAND)
     monkeypatch.setenv("FAKE_ENGINE", "fail 2")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     with pytest.raises(EngineExitedError) as caught, private_engine(load_settings(), lambda _text: None):
@@ -155,4 +155,4 @@ def test_the_machine_is_described() -> None:
 
 
 def test_settings_of_the_own_engine_that_a_private_one_must_not_take_are_settings() -> None:
-    assert set(bench_run.NOT_OURS) <= set(load_settings().model_dump())
+    assert set(NOT_OURS) <= set(load_settings().model_dump())

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slotdeck.console.cli.exits import FAILED, USAGE, fail, say
+from slotdeck.console.cli.options import SocketOption
 from slotdeck.console.demo.rows import MODES, SECONDS, SEED, USERS, in_words
 from slotdeck.console.demo.scenes import SCENES
 from slotdeck.console.demo.wanted import DEFAULT_WHO, Wanted, parse
-from slotdeck.console.load.command import SocketOption
 
 if TYPE_CHECKING:
     from slotdeck.console.demo.state import DemoState, Event
@@ -69,9 +69,9 @@ def demo(
     Runs on your engine, or on a private one if none runs. It changes the mode (scenes change more) through the admin
     API and gives your settings back at the end, also after ctrl+c or a crash.
     """
-    from slotdeck.console.cli.admin import AdminClient
     from slotdeck.console.cli.flags import check_settings, merge_flags
-    from slotdeck.console.cli.hosting import running_engine
+    from slotdeck.console.cli.start_or_attach import running_engine
+    from slotdeck.console.client.admin import AdminClient
     from slotdeck.engine.paths import default_socket
 
     explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
@@ -87,8 +87,8 @@ def demo(
         _ask(frame, yes)
         state = _run(admin.path, wanted, seed, output)
     else:
-        from slotdeck.console.cli.engine_process import EngineExitedError
-        from slotdeck.console.load.bench_run import private_engine
+        from slotdeck.console.hosting.engine_process import EngineExitedError
+        from slotdeck.console.hosting.private_engine import private_engine
 
         say("no engine runs: starting a private one for the demo")
         try:

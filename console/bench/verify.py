@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from slotdeck.console.advice.speed_card import Wording
+from slotdeck.console.advice.calibration import Wording
 from slotdeck.console.advice.traffic import Traffic
-from slotdeck.console.load.bench_run import private_engine
-from slotdeck.console.load.card import guests, steps_after
+from slotdeck.console.bench.calibrate import guests, steps_after
+from slotdeck.console.bench.machine import OtherPrograms
+from slotdeck.console.hosting.private_engine import private_engine
 from slotdeck.console.load.client import discover, make_client
-from slotdeck.console.load.machine import OtherPrograms
 from slotdeck.console.load.scripted import play, scripts_of
 from slotdeck.engine.settings import StartSettings
 from slotdeck.engine.telemetry.step_log import StepSample

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from slotdeck.console.cli.admin import AdminClient, AdminError, NoEngineError
+from slotdeck.console.client.admin import AdminClient, AdminError, NoEngineError
 from slotdeck.engine.telemetry.frame import Frame
 
 # -P: a folder named "engine" where the user happens to stand must not be taken for ours.

@@ -6,9 +6,9 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from slotdeck.console.load.bench import ANSWER_TOKENS, PROMPT_WORDS, Stage
-from slotdeck.console.load.machine import machine_line
-from slotdeck.console.load.profile import profile_table
+from slotdeck.console.bench.machine import machine_line
+from slotdeck.console.bench.stage import ANSWER_TOKENS, PROMPT_WORDS, Stage
+from slotdeck.console.bench.step_profile import profile_table
 from slotdeck.console.load.tally import duration
 from slotdeck.engine.telemetry.step_times import Profile
 

@@ -89,9 +89,10 @@ def bench(
     if url is not None and misplaced:
         fail(f"{misplaced[0]} sets up the bench's own engine; leave it out with --url", USAGE)
     wanted = check_settings(OWN_DEFAULTS | explicit)
-    from slotdeck.console.cli.admin import AdminError
-    from slotdeck.console.cli.engine_process import EngineExitedError
-    from slotdeck.console.load.bench_run import Plan, bench_engine, bench_url, private_engine
+    from slotdeck.console.bench.run import Plan, bench_engine, bench_url
+    from slotdeck.console.client.admin import AdminError
+    from slotdeck.console.hosting.engine_process import EngineExitedError
+    from slotdeck.console.hosting.private_engine import private_engine
     from slotdeck.console.load.client import RequestFailedError
 
     plan = Plan(counts, requests, seed, say, profile)
@@ -140,12 +141,12 @@ def _card(
     for name in explicit:
         if name not in sets_up:
             fail(f"{SETTINGS[name].flag} is not part of a speed card, which measures with settings of its own", USAGE)
-    from slotdeck.console.advice.speed_card import save_card
+    from slotdeck.console.advice.calibration import save_card
     from slotdeck.console.advice.step_model import StepModelError
-    from slotdeck.console.cli.admin import AdminError
-    from slotdeck.console.cli.engine_process import EngineExitedError
-    from slotdeck.console.load.card import CARD_SETTINGS, measure_card
-    from slotdeck.console.load.card_report import card_text
+    from slotdeck.console.bench.calibrate import CARD_SETTINGS, measure_card
+    from slotdeck.console.bench.calibration_report import card_text
+    from slotdeck.console.client.admin import AdminError
+    from slotdeck.console.hosting.engine_process import EngineExitedError
     from slotdeck.console.load.client import RequestFailedError
 
     wanted = check_settings(CARD_SETTINGS | explicit)

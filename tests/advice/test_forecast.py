@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from slotdeck.console.advice.forecast import BUSY_SECONDS, PAUSING_SECONDS, Expected, People, expect, people_of
 from slotdeck.console.advice.planner import make_plan
-from slotdeck.console.advice.what_if import BUSY_SECONDS, PAUSING_SECONDS, Expected, People, expect, people_of
 from slotdeck.engine.settings import LiveSettings
+from tests.support.calibration import CARD
 from tests.support.model_facts import CHAT
-from tests.support.speed_card import CARD
 
 TEN = People(users=10, pause=20, prompt=400, answer=100)
 ENOUGH = LiveSettings(slots=8, context=1024, kv_tokens=8192)

@@ -1,0 +1,1 @@
+"""The bench, the calibration of the simulator, and what they print and draw."""

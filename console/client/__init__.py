@@ -1,0 +1,1 @@
+"""The client of an engine's admin API."""

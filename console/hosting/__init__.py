@@ -1,0 +1,1 @@
+"""Starting, finding and watching an engine's process."""
