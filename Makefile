@@ -1,10 +1,11 @@
-# make run: set everything up and open the console.   make test: set everything up and pass the tests.
+# make run: set everything up and open the console.    make test: set everything up and run all tests.
 VENV := .venv
 PYTHON ?= python3
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 ARGS ?=
+QUICK := not slow and not pty and not server and not snapshot and not model
 
-.PHONY: run test check setup setup-test format screenshots clean
+.PHONY: run test quick check setup setup-test format screenshots clean
 
 run: setup
 	@$(VENV)/bin/slotdeck $(ARGS)
@@ -12,6 +13,9 @@ run: setup
 test: setup-test
 	@$(VENV)/bin/slotdeck model fetch
 	@$(VENV)/bin/python -m pytest $(ARGS)
+
+quick: setup-test
+	@$(VENV)/bin/python -m pytest -m "$(QUICK)" $(ARGS)
 
 check: setup-test
 	$(VENV)/bin/ruff format --check .
@@ -42,4 +46,4 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

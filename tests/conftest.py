@@ -27,6 +27,7 @@ FIXTURES = {
     "server": ("server",),
     "snap_compare": ("snapshot",),
     "embedded_path": ("model",),
+    "twin": ("slow",),
 }
 """Marks of every test that uses a fixture, directly or through another fixture."""
 SECONDS = {"slow": 240, "pty": 120, "server": 120, "model": 300}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from rich.cells import cell_len
 
 from slotdeck.console.advice.finding import Finding
@@ -57,6 +58,7 @@ def assert_whole(lines: list[tuple[tuple[str, str], ...]], cells: int) -> None:
         assert to_ascii(text).isascii()
 
 
+@pytest.mark.slow
 async def test_every_page_with_every_hostile_text() -> None:
     app, source = console(frames.steady())
     detail = RECORDED.model_copy(update={"request_id": "r0"})

@@ -6,6 +6,7 @@ import gc
 import sys
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -108,6 +109,7 @@ def test_an_engine_keeps_ten_minutes_and_little_of_each_second() -> None:
     assert b'"gaps"' not in past.lines()
 
 
+@pytest.mark.slow
 def test_an_hour_of_frames_leaves_no_more_objects_than_twenty_minutes() -> None:
     store = Store()
 

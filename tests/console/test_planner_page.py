@@ -209,6 +209,7 @@ async def test_a_speed_that_was_measured_is_used_as_soon_as_the_page_is_opened_a
         await seen(pilot, "adds about 58 ms to a step of those who watch")
 
 
+@pytest.mark.slow
 async def test_what_would_happen_is_simulated_beside_and_dropped_when_it_is_about_something_else() -> None:
     app, source = console(frames.steady())
     async with app.run_test(size=(80, 50)) as pilot:

@@ -20,6 +20,8 @@ from tests.support.console_app import console as app_over
 from tests.support.console_app import seen, until
 from tests.support.terminal import ROOT, console, opened
 
+pytestmark = pytest.mark.pty
+
 
 def test_a_storm_of_resizes_ends_in_a_whole_picture(socket: Path, environment: dict[str, str]) -> None:
     with opened(console(socket), environment) as terminal:

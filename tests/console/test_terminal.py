@@ -16,6 +16,8 @@ import pytest
 from slotdeck.console.terminal import ascii_wanted, terminal_problem
 from tests.support.terminal import ROOT, console, opened
 
+pytestmark = pytest.mark.pty
+
 
 def test_starts_turns_a_knob_quits_and_leaves_the_terminal_sane(
     socket: Path, environment: dict[str, str], tmp_path: Path

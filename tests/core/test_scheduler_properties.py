@@ -8,6 +8,7 @@ partition was written there, follows moves and swaps, and checks that every plac
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
@@ -335,6 +336,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestScheduler = SchedulerMachine.TestCase
+TestScheduler.pytestmark = [pytest.mark.slow]
 TestScheduler.settings = hypothesis_settings(max_examples=250, stateful_step_count=70)
 
 

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import psutil
+import pytest
 
 from slotdeck.engine.core.events import QueueFullError
 from slotdeck.engine.core.request import Request, SamplingParams, State, Timeline
@@ -17,6 +18,7 @@ MEMORY_SLACK = 48 << 20
 """Bytes that allocators may keep; a leak of one block table or host copy a round would be far more."""
 
 
+@pytest.mark.slow
 def test_kv_08_500_mixed_rounds_leave_no_block_and_no_memory(tmp_path: Path) -> None:
     twin = make_twin(tmp_path, num_hidden_layers=2)
     settings = LiveSettings(slots=3, context=128, queue=3, budget=32, preemption="swap")
