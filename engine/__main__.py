@@ -106,7 +106,7 @@ def describe_model(source: str, as_json: bool) -> int:
         say(str(error))
         return error.exit_code
     config = found.config
-    per_token = config.kv_bytes_per_token(2)
+    per_token = config.kv_bytes_per_token("bf16")
     if as_json:
         facts = {
             "id": config.id,

@@ -18,9 +18,9 @@ import torch
 from slotdeck.engine.core.block_pool import blocks_for
 from slotdeck.engine.core.request import Request, Row, SamplingParams, SchedulerOutput, Timeline
 from slotdeck.engine.model.errors import ModelError
+from slotdeck.engine.model.hardware import available_memory
 from slotdeck.engine.model.load import LoadedModel, load_model
-from slotdeck.engine.model.machine import available_memory
-from slotdeck.engine.model.runner import Runner, kv_type, token_bytes
+from slotdeck.engine.model.runner import Runner, kv_type
 from slotdeck.engine.settings import BLOCK_SIZE, StartSettings
 from slotdeck.engine.telemetry.step_log import work_of
 
@@ -49,7 +49,7 @@ def measure(settings: StartSettings, say: Callable[[str], None]) -> dict[str, An
     """
     say(f"loading {settings.model}")
     model = load_model(settings.model, weights=settings.weights, device=settings.device)
-    per_token = token_bytes(model.config, kv_type(settings.kv_dtype, model.kv_dtype))
+    per_token = model.config.token_bytes(kv_type(settings.kv_dtype, model.kv_dtype))
     pool = min(POOL_TOKENS, available_memory(model.device) // (2 * per_token))
     prompt = min(PROMPT, model.config.max_positions // 2)
     if pool < 2 * prompt:

@@ -22,6 +22,8 @@ from slotdeck.engine.paths import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, config_fi
 
 BLOCK_SIZE = 16
 """Tokens in one block of the KV pool."""
+GPU_MEMORY_SHARE = 0.92
+"""Default share of a GPU's memory that weights, KV pool and other programs may use together."""
 
 
 class SettingsError(ValueError):
@@ -185,7 +187,7 @@ class StartSettings(BaseModel):
     kv_tokens: KVTokens = _setting(
         None,
         "size of the KV pool: tokens (8192), bytes (2GiB) or a share of the memory left after the weights (0.5); "
-        "default: slots x context, on a GPU what 0.92 of its memory holds",
+        f"default: slots x context, on a GPU what {GPU_MEMORY_SHARE} of its memory holds",
         unit="tokens",
     )
     mode: Mode = "continuous"

@@ -11,17 +11,18 @@ from threading import Timer
 
 from slotdeck.engine import __version__
 from slotdeck.engine.core.block_pool import blocks_for
+from slotdeck.engine.core.kv_memory import tokens_that_fit
 from slotdeck.engine.loop import EngineLoop
 from slotdeck.engine.model.errors import human_bytes
-from slotdeck.engine.model.kv_store import kv_tokens_that_fit
+from slotdeck.engine.model.hardware import available_memory, total_memory
 from slotdeck.engine.model.load import LoadedModel, find_model, load, memory_beside
-from slotdeck.engine.model.machine import available_memory, total_memory
-from slotdeck.engine.model.runner import Runner, kv_type, token_bytes
+from slotdeck.engine.model.runner import Runner, kv_type
 from slotdeck.engine.server.context import ServedModel
 from slotdeck.engine.server.keys import load_api_keys
 from slotdeck.engine.server.output_router import OutputRouter
 from slotdeck.engine.settings import (
     BLOCK_SIZE,
+    GPU_MEMORY_SHARE,
     MAX_KV_TOKENS,
     SETTINGS,
     LiveSettings,
@@ -36,8 +37,6 @@ log = logging.getLogger("slotdeck.engine")
 
 DEFAULT_CONTEXT = 2048
 DEFAULT_BUDGET_GPU = 512
-GPU_SHARE = 0.92
-"""Part of a GPU's memory, weights and other programs included, that the default pool fills up to."""
 WEDGED_GRACE = 2.0
 """Seconds between telling clients of a wedged step and ending the process for its supervisor."""
 WEDGED_EXIT = 70
@@ -62,7 +61,7 @@ def start_engine(settings: StartSettings, url: str, say: Callable[[str], None]) 
     say(f"loading {settings.model}")
     found = find_model(settings.model, weights=settings.weights, device=settings.device)
     config, device = found.config, found.device
-    per_token = token_bytes(config, kv_type(settings.kv_dtype, found.kv_dtype))
+    per_token = config.token_bytes(kv_type(settings.kv_dtype, found.kv_dtype))
     expected = PoolMemory(memory_beside(found), total_memory(device), per_token)
     choose_limits(settings, config.max_positions, device.type, expected)
     model = load(found)
@@ -109,17 +108,17 @@ class PoolMemory:
         if isinstance(size, int):
             return size
         wanted = int(self.free * size) if isinstance(size, float) else bytes_in(size) or 0
-        return kv_tokens_that_fit(wanted, self.per_token)
+        return tokens_that_fit(wanted, self.per_token)
 
     @property
     def max_tokens(self) -> int:
         """Tokens of the largest pool that fits."""
-        return kv_tokens_that_fit(self.free, self.per_token)
+        return tokens_that_fit(self.free, self.per_token)
 
     @property
     def gpu_tokens(self) -> int:
-        """Tokens of the pool that GPU_SHARE of all memory leaves room for."""
-        return kv_tokens_that_fit(int(self.free - (1 - GPU_SHARE) * self.total), self.per_token)
+        """Tokens of the pool that GPU_MEMORY_SHARE of all memory leaves room for."""
+        return tokens_that_fit(int(self.free - (1 - GPU_MEMORY_SHARE) * self.total), self.per_token)
 
 
 def choose_limits(
@@ -140,7 +139,10 @@ def choose_limits(
         pool_tokens = memory.tokens(settings.kv_tokens)
         chosen = f"{SETTINGS['kv_tokens'].flag} {settings.kv_tokens}"
     elif device == "cuda":
-        pool_tokens, chosen = memory.gpu_tokens, f"the KV pool that {GPU_SHARE} of the GPU's memory leaves room for"
+        pool_tokens, chosen = (
+            memory.gpu_tokens,
+            f"the KV pool that {GPU_MEMORY_SHARE} of the GPU's memory leaves room for",
+        )
     else:
         pool_tokens, chosen = slots * context, "the KV pool"
     if not isinstance(settings.kv_tokens, int):

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from slotdeck.engine.core import kv_memory
 from slotdeck.engine.model.errors import ModelError
 
 SUPPORTED = (
@@ -70,9 +71,17 @@ class ModelConfig:
         if self.sliding_window is not None and self.sliding_window < 1:
             raise ModelError(f"{self.id}: sliding_window must be at least 1, not {self.sliding_window}")
 
-    def kv_bytes_per_token(self, bytes_per_value: int) -> int:
-        """Bytes of KV one token takes: 2 (K and V) x layers x kv_heads x head_dim x bytes per value."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * bytes_per_value
+    def kv_bytes_per_token(self, kv_dtype: str) -> int:
+        """Bytes of K and V of one token in all layers, without scales; see :mod:`slotdeck.engine.core.kv_memory`."""
+        return kv_memory.kv_bytes_per_token(self.num_layers, self.num_kv_heads, self.head_dim, kv_dtype)
+
+    def scale_bytes_per_token(self, kv_dtype: str) -> int:
+        """Bytes of the scales of one token in all layers; 0 unless ``kv_dtype`` is int8."""
+        return kv_memory.scale_bytes_per_token(self.num_layers, self.num_kv_heads, kv_dtype)
+
+    def token_bytes(self, kv_dtype: str) -> int:
+        """Bytes that one token takes in the KV pool: K, V and scales."""
+        return self.kv_bytes_per_token(kv_dtype) + self.scale_bytes_per_token(kv_dtype)
 
     @property
     def num_parameters(self) -> int:

@@ -12,28 +12,13 @@ from collections.abc import Sequence
 import torch
 
 from slotdeck.engine.model.config import ModelConfig
-from slotdeck.engine.model.machine import DTYPES
+from slotdeck.engine.model.hardware import DTYPES
 from slotdeck.engine.settings import BLOCK_SIZE
 
 KV_DTYPES = DTYPES | {"fp16": torch.float16, "int8": torch.int8}
 """Types of the KV pool by the name they have in the settings."""
 
 SCALE_DTYPE = torch.float32
-
-
-def kv_bytes_per_token(config: ModelConfig, kv_dtype: str) -> int:
-    """Bytes of K and V of one token in all layers, scales not included; ``kv_dtype`` is a key of KV_DTYPES."""
-    return config.kv_bytes_per_token(KV_DTYPES[kv_dtype].itemsize)
-
-
-def scale_bytes_per_token(config: ModelConfig, kv_dtype: str) -> int:
-    """Bytes of the scales of one token: one for K and one for V per layer and kv head in int8, none otherwise."""
-    return 2 * config.num_layers * config.num_kv_heads * SCALE_DTYPE.itemsize if kv_dtype == "int8" else 0
-
-
-def kv_tokens_that_fit(free_bytes: int, per_token: int) -> int:
-    """Most tokens, in whole blocks, whose KV takes at most ``free_bytes`` at ``per_token`` bytes (scales included)."""
-    return max(0, free_bytes) // (per_token * BLOCK_SIZE) * BLOCK_SIZE
 
 
 class KVStore:

@@ -25,10 +25,10 @@ from slotdeck.engine.model.errors import ModelError, UsageError, human_bytes
 from slotdeck.engine.model.fetch import EMBEDDED_ID, embedded_model_path
 from slotdeck.engine.model.gguf_file import GGUFCheckpoint
 from slotdeck.engine.model.gguf_tokenizer import tokenizer_folder
+from slotdeck.engine.model.hardware import DTYPES, available_memory, choose_device
 from slotdeck.engine.model.hub import hub_folder
 from slotdeck.engine.model.kv_store import KVStore
 from slotdeck.engine.model.linear import make_linear, packing_works
-from slotdeck.engine.model.machine import DTYPES, available_memory, choose_device
 from slotdeck.engine.model.native import NATIVE_KV_DTYPE, NativeDecoder, choose_weights
 from slotdeck.engine.model.packing import BITS, packed_bytes, packed_model, packing_bytes
 

@@ -19,8 +19,8 @@ from slotdeck.engine.model.attention import Span
 from slotdeck.engine.model.config import ModelConfig
 from slotdeck.engine.model.decoder import Batch, Output
 from slotdeck.engine.model.errors import UsageError
+from slotdeck.engine.model.hardware import DTYPES, choose_dtype, physical_cores
 from slotdeck.engine.model.kv_store import KVStore
-from slotdeck.engine.model.machine import DTYPES, choose_dtype, physical_cores
 from slotdeck.engine.model.packing import BITS
 from slotdeck.engine.settings import BLOCK_SIZE
 

@@ -14,23 +14,20 @@ from itertools import accumulate
 import numpy as np
 import torch
 
+from slotdeck.engine.core.kv_memory import tokens_that_fit
 from slotdeck.engine.core.request import ModelRunnerOutput, Request, Row, SchedulerOutput
 from slotdeck.engine.kernels.library import Draw
 from slotdeck.engine.model.attention import Span, sort_key
-from slotdeck.engine.model.config import ModelConfig
 from slotdeck.engine.model.decoder import Batch
 from slotdeck.engine.model.errors import ModelError, human_bytes
+from slotdeck.engine.model.hardware import available_memory, physical_cores
 from slotdeck.engine.model.kv_store import (
     KV_DTYPES,
     KVStore,
     give_memory_back,
-    kv_bytes_per_token,
-    kv_tokens_that_fit,
-    scale_bytes_per_token,
 )
 from slotdeck.engine.model.kv_swap import HostCopies
 from slotdeck.engine.model.load import LoadedModel
-from slotdeck.engine.model.machine import available_memory, physical_cores
 from slotdeck.engine.model.sampling import NOT_FINITE, plainly_drawn, plainly_greedy, sample
 from slotdeck.engine.settings import BLOCK_SIZE
 
@@ -135,12 +132,12 @@ class Runner:
 
     def _refuse_unless_fits(self, num_blocks: int, held: int = 0) -> None:
         """Raise ModelError unless memory allows ``num_blocks``, for a pool that has ``held`` of them already."""
-        per_token = token_bytes(self._config, self.kv_dtype)
+        per_token = self._config.token_bytes(self.kv_dtype)
         per_block, free = per_token * BLOCK_SIZE, available_memory(self.device)
         layer = held * per_block // self._config.num_layers  # exists twice while it grows
         if (num_blocks - held) * per_block + layer <= free:
             return
-        fits = held * BLOCK_SIZE + kv_tokens_that_fit(free - layer, per_token)
+        fits = held * BLOCK_SIZE + tokens_that_fit(free - layer, per_token)
         raise ModelError(
             f"the KV pool of {num_blocks * BLOCK_SIZE} tokens takes {human_bytes(num_blocks * per_block)}"
             f" ({human_bytes(per_token)} per token), but {human_bytes(free + held * per_block)} are free."
@@ -298,8 +295,3 @@ def kv_type(name: str, default: str) -> str:
         *most, last = ("auto", *KV_DTYPES)
         raise ModelError(f"unknown type of the KV pool {name!r}: use {', '.join(most)} or {last}")
     return default if name == "auto" else name
-
-
-def token_bytes(config: ModelConfig, kv_dtype: str) -> int:
-    """Bytes that one token takes in the pool: K, V and scales; ``kv_dtype`` is a key of KV_DTYPES."""
-    return kv_bytes_per_token(config, kv_dtype) + scale_bytes_per_token(config, kv_dtype)

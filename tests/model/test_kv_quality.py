@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from slotdeck.engine.model.kv_store import KV_DTYPES, kv_bytes_per_token, scale_bytes_per_token
+from slotdeck.engine.model.kv_store import KV_DTYPES
 from slotdeck.engine.model.load import LoadedModel, load_model
 from tests.support.prose import choices, divergence, loss, predictions, prose
 
@@ -35,8 +35,8 @@ def main() -> None:
         found = predictions(model, ids, kv_dtype)
         difference = loss(found, ids) - loss(exact, ids)
         print(
-            f"| {kv_dtype} | {kv_bytes_per_token(model.config, kv_dtype):,} |"
-            f" {scale_bytes_per_token(model.config, kv_dtype):,} | {loss(found, ids):.4f} | {difference:+.4f} |"
+            f"| {kv_dtype} | {model.config.kv_bytes_per_token(kv_dtype):,} |"
+            f" {model.config.scale_bytes_per_token(kv_dtype):,} | {loss(found, ids):.4f} | {difference:+.4f} |"
             f" {divergence(found, exact):.5f} | {choices(found, exact):.1%} |"
         )
 

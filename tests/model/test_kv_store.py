@@ -12,6 +12,7 @@ import psutil
 import pytest
 import torch
 
+from slotdeck.engine.core.kv_memory import KV_VALUE_BYTES, tokens_that_fit
 from slotdeck.engine.core.request import Row, SchedulerOutput
 from slotdeck.engine.model import kv_store
 from slotdeck.engine.model import runner as runner_module
@@ -21,12 +22,9 @@ from slotdeck.engine.model.errors import ModelError
 from slotdeck.engine.model.kv_store import (
     KV_DTYPES,
     KVStore,
-    kv_bytes_per_token,
-    kv_tokens_that_fit,
-    scale_bytes_per_token,
 )
 from slotdeck.engine.model.load import load_model
-from slotdeck.engine.model.runner import Runner, token_bytes
+from slotdeck.engine.model.runner import Runner
 from tests.support.tiny_models import Driver, make_request, random_prompt, save_tiny_llama
 
 CPU = torch.device("cpu")
@@ -56,30 +54,34 @@ def stored(store: KVStore) -> list[torch.Tensor]:
     return [view.view(store.num_kv_heads, store.num_blocks, -1) for view in store.blocks()]
 
 
+def test_the_arithmetic_knows_the_size_of_every_kv_type() -> None:
+    assert {name: dtype.itemsize for name, dtype in KV_DTYPES.items()} == KV_VALUE_BYTES
+
+
 @pytest.mark.parametrize(("kv_dtype", "per_token"), [("fp32", 294_912), ("bf16", 147_456), ("fp16", 147_456)])
 def test_bytes_of_the_worked_example(kv_dtype: str, per_token: int) -> None:
     """36 layers, 8 kv heads, head_dim 128 in 16 bit: 144 KiB a token, 8,192 tokens 1,207,959,552 bytes."""
     config = sizes(36, 8, 128)
-    assert kv_bytes_per_token(config, kv_dtype) == token_bytes(config, kv_dtype) == per_token
+    assert config.kv_bytes_per_token(kv_dtype) == config.token_bytes(kv_dtype) == per_token
     store = KVStore(config, 512, KV_DTYPES[kv_dtype], torch.device("meta"))
     assert store.bytes_allocated == per_token * 8192
     assert store.scale_bytes == 0
     if per_token == 147_456:
         assert store.bytes_allocated == 1_207_959_552
-        assert 4.96 < kv_tokens_that_fit(6_000_000_000, per_token) / 8192 < 4.97
+        assert 4.96 < tokens_that_fit(6_000_000_000, per_token) / 8192 < 4.97
 
 
 def test_bytes_of_int8_and_its_scales_apart() -> None:
     config = sizes(36, 8, 128)
     store = KVStore(config, 512, torch.int8, torch.device("meta"))
-    assert store.bytes_allocated == kv_bytes_per_token(config, "int8") * 8192 == 73_728 * 8192
-    assert store.scale_bytes == scale_bytes_per_token(config, "int8") * 8192 == 2 * 36 * 8 * 4 * 8192
-    assert store.block_bytes == token_bytes(config, "int8") * 16
+    assert store.bytes_allocated == config.kv_bytes_per_token("int8") * 8192 == 73_728 * 8192
+    assert store.scale_bytes == config.scale_bytes_per_token("int8") * 8192 == 2 * 36 * 8 * 4 * 8192
+    assert store.block_bytes == config.token_bytes("int8") * 16
 
 
 @pytest.mark.parametrize(("free", "tokens"), [(0, 0), (-5, 0), (15_999, 0), (16_000, 16), (31_999, 16), (10**9, 10**6)])
 def test_tokens_that_fit_are_whole_blocks(free: int, tokens: int) -> None:
-    assert kv_tokens_that_fit(free, 1000) == tokens
+    assert tokens_that_fit(free, 1000) == tokens
 
 
 @pytest.mark.parametrize("kv_dtype", TYPES)
@@ -187,7 +189,7 @@ def test_resizing_keeps_what_both_sizes_hold(kv_dtype: str) -> None:
             assert new.shape[1] == size
             assert torch.equal(new[:, :kept], old[:, :kept])
             assert not new[:, kept:].any()
-        assert store.bytes_allocated + store.scale_bytes == size * 16 * token_bytes(sizes(), kv_dtype)
+        assert store.bytes_allocated + store.scale_bytes == size * 16 * sizes().token_bytes(kv_dtype)
 
 
 @pytest.mark.parametrize(("old", "new"), [(12, 40), (40, 12)])
@@ -286,7 +288,7 @@ def test_growing_is_refused_before_anything_changes(tmp_path: Path, monkeypatch:
     request.block_ids = [3, 5]
     plan = SchedulerOutput(rows=(Row(request, 0, 20, True),), num_decodes=0)
     token = runner.run(plan).tokens["a"]
-    per_token = model.config.kv_bytes_per_token(4)
+    per_token = model.config.kv_bytes_per_token("fp32")
     monkeypatch.setattr(runner_module, "available_memory", lambda device: 10 * 16 * per_token)
     with pytest.raises(ModelError, match=r"At most 256 tokens fit: lower --kv-tokens"):
         runner.resize(21)

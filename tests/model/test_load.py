@@ -20,8 +20,8 @@ from slotdeck.engine.__main__ import describe_model, measure_steps, serve
 from slotdeck.engine.model import load as load_module
 from slotdeck.engine.model.config import ModelConfig, RopeScaling
 from slotdeck.engine.model.errors import ModelError, UsageError
+from slotdeck.engine.model.hardware import choose_device, choose_dtype
 from slotdeck.engine.model.load import find_model, load_model
-from slotdeck.engine.model.machine import choose_device, choose_dtype
 from slotdeck.engine.model.runner import Runner
 from slotdeck.engine.settings import StartSettings
 from tests.support.tiny_models import (
@@ -54,8 +54,8 @@ def test_worked_example_of_kv_bytes() -> None:
         head_dim=128, intermediate_size=12288, vocab_size=151936, max_positions=40960, rope_theta=1e6,
         rope_scaling=RopeScaling(), rms_norm_eps=1e-6, tie_embeddings=False, stop_token_ids=frozenset(),
     )  # fmt: skip
-    assert config.kv_bytes_per_token(2) == 147_456
-    assert config.kv_bytes_per_token(2) * 8192 == 1_207_959_552
+    assert config.kv_bytes_per_token("bf16") == 147_456
+    assert config.kv_bytes_per_token("bf16") * 8192 == 1_207_959_552
 
 
 def test_parameters_are_counted_as_transformers_counts_them(tmp_path: Path) -> None:

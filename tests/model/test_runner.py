@@ -115,11 +115,11 @@ def test_the_same_seed_gives_the_same_text_whatever_the_batch(model: LoadedModel
 def test_the_pool_is_said_and_bounded(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = Runner(model, 10, kv_dtype="bf16", threads=1)
     assert (runner.threads, torch.get_num_threads(), runner.kv_dtype, str(runner.device)) == (1, 1, "bf16", "cpu")
-    assert runner.kv_bytes == 160 * model.config.kv_bytes_per_token(2)
+    assert runner.kv_bytes == 160 * model.config.kv_bytes_per_token("bf16")
     assert Runner(model, 10).kv_dtype == "fp32"
     with pytest.raises(ModelError, match="fp8"):
         Runner(model, 10, kv_dtype="fp8")
-    monkeypatch.setattr(runner_module, "available_memory", lambda device: 100 * model.config.kv_bytes_per_token(4))
+    monkeypatch.setattr(runner_module, "available_memory", lambda device: 100 * model.config.kv_bytes_per_token("fp32"))
     with pytest.raises(ModelError, match=r"At most 96 tokens fit: lower --kv-tokens"):  # MOD-07
         Runner(model, 10)
 

@@ -63,7 +63,7 @@ def main() -> int:
     load = psutil.getloadavg()[0]
     say(f"load average before the run {load:.2f}" + (": this machine is busy" if load > 0.5 else ""))
     config = find_model("smollm2").config
-    per_token = config.kv_bytes_per_token(2)
+    per_token = config.kv_bytes_per_token("bf16")
     embedding = config.vocab_size * config.hidden_size
     packed = int(config.num_parameters * SCALES)
     results: dict[str, list[Round]] = {name: [] for name in starts}
