@@ -17,24 +17,24 @@ from typing import TYPE_CHECKING
 from textual.app import App, SystemCommand
 from textual.screen import Screen
 
-from slotdeck.console.configuration import ConsoleConfiguration
-from slotdeck.console.driver import ConsoleDriver
-from slotdeck.console.parts import Parts
-from slotdeck.console.quick import NonBlockingExecutor, collect_again
-from slotdeck.console.screens.base import PageScreen
-from slotdeck.console.screens.catalogue import LIVE, make_page
-from slotdeck.console.terminal import ascii_wanted, can_resume, console_log, own_screen
-from slotdeck.console.themes import DEFAULT_ANSI, ConsoleTheme, load_themes
-from slotdeck.console.widgets.cells import clean, plain
+from slotdeck.console.drawing.cells import clean, plain
+from slotdeck.console.pages.page_registry import LIVE, make_page
+from slotdeck.console.screens.page_screen import PageScreen
+from slotdeck.console.session.services import Parts
+from slotdeck.console.terminal.configuration import ConsoleConfiguration
+from slotdeck.console.terminal.driver import ConsoleDriver
+from slotdeck.console.terminal.environment import ascii_wanted, can_resume, console_log, own_screen
+from slotdeck.console.terminal.startup import NonBlockingExecutor, collect_again
+from slotdeck.console.terminal.themes import DEFAULT_ANSI, ConsoleTheme, load_themes
 from slotdeck.engine.paths import state_folder
 
 if TYPE_CHECKING:
     # Imported when they are first needed, which is after the first paint: frames and settings take their time.
-    from slotdeck.console.prompts import Prompt
-    from slotdeck.console.screens.page import Chrome, Page
+    from slotdeck.console.pages.page import Chrome, Page
+    from slotdeck.console.processes.simulated_users import LoadControl
+    from slotdeck.console.session.prompts import Prompt
     from slotdeck.console.sources.base import FrameSource
-    from slotdeck.console.sources.simulated_users import LoadControl
-    from slotdeck.console.store import View
+    from slotdeck.console.state.store import View
 
 TICK = 0.25
 """Seconds between two looks at the store."""
@@ -136,7 +136,7 @@ class ConsoleApp(Parts, App[int], inherit_bindings=False):
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
-        from slotdeck.console.sources.simulated_users import SimulatedUsers
+        from slotdeck.console.processes.simulated_users import SimulatedUsers
 
         for text in (*self._notices, *self.keymap.problems):
             self.notify(text, markup=False, timeout=10)
@@ -228,7 +228,7 @@ class ConsoleApp(Parts, App[int], inherit_bindings=False):
             await asyncio.to_thread(self._load.stop)
 
     def _chrome(self, view: View) -> Chrome:
-        from slotdeck.console.screens.page import Chrome
+        from slotdeck.console.pages.page import Chrome
 
         now = self.clock()
         lost = self.store.view.disconnected_at
@@ -314,7 +314,7 @@ class ConsoleApp(Parts, App[int], inherit_bindings=False):
 
     def ask_cancel(self, request_id: str, user: str | None) -> None:
         """Ask, then end that request, whatever is selected by then."""
-        from slotdeck.console.prompts import Question
+        from slotdeck.console.session.prompts import Question
 
         def confirmed() -> None:
             self.run_worker(self._cancel(request_id, user), group="commands", exit_on_error=False)
@@ -411,7 +411,7 @@ class ConsoleApp(Parts, App[int], inherit_bindings=False):
 
 def run_console(source: FrameSource, *, hosted: bool, socket: Path | None = None, notices: Iterable[str] = ()) -> int:
     """Run the console on this terminal until the admin leaves. Returns the exit code: 0, or 1 if it failed."""
-    from slotdeck.console.configuration import load_configuration
+    from slotdeck.console.terminal.configuration import load_configuration
 
     configuration = load_configuration()
     ascii_only = ascii_wanted() if configuration.ascii is None else configuration.ascii

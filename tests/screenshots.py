@@ -28,9 +28,9 @@ from textual.pilot import Pilot
 
 from slotdeck.console.app import ConsoleApp
 from slotdeck.console.bench.machine import describe_machine
+from slotdeck.console.drawing.cells import plain
 from slotdeck.console.sources.base import Answer
 from slotdeck.console.sources.recording import RecordingSource, read_frames, write_frames
-from slotdeck.console.widgets.cells import plain
 from slotdeck.engine.telemetry.frame import Frame, FrameEvent
 from slotdeck.engine.telemetry.history_file import history_path
 from slotdeck.engine.telemetry.recorder import Recorder
@@ -237,7 +237,7 @@ async def render(picture: Picture) -> str:
         history_path().unlink(missing_ok=True)
         await keep_history(frames)
     app = ConsoleApp(Watched(frames), clock=lambda: 0.0)
-    with mock.patch("slotdeck.console.screens.history.time.time", return_value=frames[-1].time + 3600):
+    with mock.patch("slotdeck.console.pages.history.time.time", return_value=frames[-1].time + 3600):
         async with app.run_test(size=picture.size) as pilot:
             while app.store.view.frame != frames[-1]:
                 await pilot.pause(0.02)

@@ -35,7 +35,7 @@ def show(
     print(f"{_note(config_file())}")
     _print(rows)
     print("  -: not set; sizes and threads are then chosen for the model and the machine")
-    from slotdeck.console.configuration import console_file
+    from slotdeck.console.terminal.configuration import console_file
 
     print(f"\n{_note(console_file())}")
     _print(_console_rows())
@@ -90,7 +90,7 @@ def _in_force(chosen: StartSettings) -> dict[str, Any]:
 
 
 def _console_rows() -> list[dict[str, Any]]:
-    from slotdeck.console.configuration import ConsoleConfiguration, console_file, load_configuration
+    from slotdeck.console.terminal.configuration import ConsoleConfiguration, console_file, load_configuration
 
     read, default = load_configuration(), ConsoleConfiguration()
     rows: list[dict[str, Any]] = []

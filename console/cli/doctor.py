@@ -68,7 +68,7 @@ def report(findings: list[Finding], frames: list[Frame]) -> list[str]:
     """Plain lines."""
     from slotdeck.console.advice.finding import cost_text
     from slotdeck.console.advice.window import too_early
-    from slotdeck.console.predictions import can_be_predicted, in_words
+    from slotdeck.console.planning.predictions import can_be_predicted, in_words
 
     first, last = (time.strftime("%a %H:%M:%S", time.localtime(frame.time)) for frame in (frames[0], frames[-1]))
     lines = [f"{frames[-1].engine.model or 'engine'}, {first} to {last}, {len(frames)} frames"]
@@ -92,7 +92,7 @@ def report(findings: list[Finding], frames: list[Frame]) -> list[str]:
 
 def _as_json(finding: Finding, frames: list[Frame]) -> dict[str, Any]:
     from slotdeck.console.advice.prediction import NoPredictionError
-    from slotdeck.console.predictions import can_be_predicted, prediction
+    from slotdeck.console.planning.predictions import can_be_predicted, prediction
 
     predicted = None
     if can_be_predicted(finding):

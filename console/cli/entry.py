@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from slotdeck.console.quick import collect_again, skip_plugins, stop_collecting
+from slotdeck.console.terminal.startup import collect_again, skip_plugins, stop_collecting
 
 
 def run() -> None:

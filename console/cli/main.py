@@ -85,7 +85,7 @@ def attach(context: typer.Context, socket: SocketOption = None) -> None:
     from slotdeck.console.cli.start_or_attach import attach_notices, engine_to_attach
     from slotdeck.console.client.admin import AdminClient
     from slotdeck.console.hosting.process import absence
-    from slotdeck.console.terminal import terminal_problem
+    from slotdeck.console.terminal.environment import terminal_problem
     from slotdeck.engine.paths import default_socket
 
     if (problem := terminal_problem()) is not None:

@@ -203,7 +203,7 @@ def _kv_dtype(asked: Asked, frame: Frame | None) -> str:
 
 def _speed(asked: Asked, frame: Frame | None, model: ModelFacts, kv_dtype: str) -> Speed | None:
     """The one typed, else the one measured on this machine for this model."""
-    from slotdeck.console.measured_speed import speed_of_engine, speed_of_model
+    from slotdeck.console.planning.measured_speed import speed_of_engine, speed_of_model
 
     if asked.prefill_speed is not None and asked.decode_speed is not None:
         return Speed(asked.prefill_speed, asked.decode_speed)

@@ -14,7 +14,7 @@ from typing import Any
 from slotdeck.console.cli.show_console import show_console
 from slotdeck.console.client.admin import AdminClient, AdminError, NoEngineError
 from slotdeck.console.hosting.hosted_engine import found_notice, is_hosted
-from slotdeck.console.terminal import ASCII_VARIABLE, terminal_problem
+from slotdeck.console.terminal.environment import ASCII_VARIABLE, terminal_problem
 from slotdeck.engine.paths import CACHE_VARIABLE, ENVIRONMENT_PREFIX, config_file, default_socket
 
 HARMLESS = {ASCII_VARIABLE, CACHE_VARIABLE}

@@ -34,7 +34,7 @@ def replay(
     """Show a recording on the Live screen as it was then. Without FILE, this machine's history from --from on."""
     from slotdeck.console.cli.flags import merge_flags
     from slotdeck.console.cli.supervise import supervise
-    from slotdeck.console.terminal import terminal_problem
+    from slotdeck.console.terminal.environment import terminal_problem
 
     merge_flags(context, {}, ())
     if (file is None) == (begin is None):

@@ -11,7 +11,7 @@ from pathlib import Path
 from slotdeck.console.cli.supervise import supervise
 from slotdeck.console.hosting.hosted_engine import engine_log, is_hosted
 from slotdeck.console.hosting.process import record_end
-from slotdeck.console.quick import stop_collecting
+from slotdeck.console.terminal.startup import stop_collecting
 
 
 def show_console(socket: Path, boot_id: str, *, hosted: bool, notices: list[str]) -> int:

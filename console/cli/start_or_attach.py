@@ -23,7 +23,7 @@ from slotdeck.console.client.admin import AdminClient, AdminError
 from slotdeck.console.hosting.engine_process import ENGINE_COMMAND, EngineExitedError, EngineProcess
 from slotdeck.console.hosting.hosted_engine import engine_log, found_notice, hosted_marker, is_hosted
 from slotdeck.console.hosting.process import lock_holder, start_lock, starter
-from slotdeck.console.terminal import terminal_problem
+from slotdeck.console.terminal.environment import terminal_problem
 from slotdeck.engine.paths import default_socket
 from slotdeck.engine.settings import SETTINGS, Setting, StartSettings, to_environment
 from slotdeck.engine.telemetry.frame import Frame

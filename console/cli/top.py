@@ -108,15 +108,15 @@ def current_frame(admin: AdminClient, otherwise: str = "") -> Frame:
 
 def picture(frame: Frame, cells: int) -> list[str]:
     """The Live screen's numbers as lines of at most ``cells`` cells, as long as they need to be."""
-    from slotdeck.console.store import Store
-    from slotdeck.console.terminal import ascii_wanted
-    from slotdeck.console.widgets.cells import plain
-    from slotdeck.console.widgets.engine_lines import grid_lines, missed_target, title_line
-    from slotdeck.console.widgets.events import event_lines
-    from slotdeck.console.widgets.glyphs import to_ascii
-    from slotdeck.console.widgets.selection import Choice, listing
-    from slotdeck.console.widgets.slots import table
-    from slotdeck.console.widgets.waiting import waiting_lines
+    from slotdeck.console.drawing.cells import plain
+    from slotdeck.console.drawing.glyphs import to_ascii
+    from slotdeck.console.sections.events import event_lines
+    from slotdeck.console.sections.header import grid_lines, missed_target, title_line
+    from slotdeck.console.sections.listing import Choice, listing
+    from slotdeck.console.sections.slots import table
+    from slotdeck.console.sections.waiting import waiting_lines
+    from slotdeck.console.state.store import Store
+    from slotdeck.console.terminal.environment import ascii_wanted
 
     store = Store()
     store.apply(frame)

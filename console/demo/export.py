@@ -15,8 +15,8 @@ from rich.text import Text
 from slotdeck.console.bench.machine import describe_machine
 from slotdeck.console.demo.lines import report_lines
 from slotdeck.console.demo.state import ENDINGS, DemoState, Sample, result_from, row_of
-from slotdeck.console.themes import ConsoleTheme
-from slotdeck.console.widgets.cells import Line, plain
+from slotdeck.console.drawing.cells import Line, plain
+from slotdeck.console.terminal.themes import ConsoleTheme
 
 CELLS = 100
 RECORDING = "recording.ndjson.gz"
@@ -65,7 +65,7 @@ def as_svg(lines: list[Line], theme: ConsoleTheme, title: str) -> str:
 
 def write(folder: Path, state: DemoState, seed: int) -> list[str]:
     """Write report.txt, report.json and report.svg; names of all files there. Raises OSError."""
-    from slotdeck.console.themes import load_themes
+    from slotdeck.console.terminal.themes import load_themes
 
     themes, _ = load_themes()
     folder.mkdir(parents=True, exist_ok=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from slotdeck.console.demo.result import Result
 from slotdeck.console.demo.sentences import comparison
 from slotdeck.console.demo.state import DemoState, Sample
-from slotdeck.console.widgets import formats
-from slotdeck.console.widgets.cells import Line, Span, blank, clean, exact, left, right, wrap
-from slotdeck.console.widgets.glyphs import progress
-from slotdeck.console.widgets.plot import Metric, column_rows, linear
+from slotdeck.console.drawing import formats
+from slotdeck.console.drawing.cells import Line, Span, blank, clean, exact, left, right, wrap
+from slotdeck.console.drawing.glyphs import progress
+from slotdeck.console.drawing.plot import Metric, column_rows, linear
 
 LABEL_CELLS = 11
 PLOT_ROWS = 2

@@ -18,10 +18,10 @@ from slotdeck.console.demo.lines import (
     table_rows,
 )
 from slotdeck.console.demo.state import DemoState
-from slotdeck.console.terminal import ascii_wanted
-from slotdeck.console.themes import load_themes
-from slotdeck.console.widgets.cells import Line
-from slotdeck.console.widgets.glyphs import to_ascii
+from slotdeck.console.drawing.cells import Line
+from slotdeck.console.drawing.glyphs import to_ascii
+from slotdeck.console.terminal.environment import ascii_wanted
+from slotdeck.console.terminal.themes import load_themes
 
 SENTENCE_ROWS = 2
 MIN_TABLE_ROWS = 4

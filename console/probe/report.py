@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from slotdeck.console.drawing.cells import clean
 from slotdeck.console.load.tally import duration
 from slotdeck.console.probe.cut import Cut
 from slotdeck.console.probe.judge import Pair, Slots
 from slotdeck.console.probe.run import Report
-from slotdeck.console.widgets.cells import clean
 
 PARALLEL = {
     "slotdeck": "more slots, `--slots` or key s; in mode serial, `--mode continuous` or key m",

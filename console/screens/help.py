@@ -8,11 +8,11 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.screen import ModalScreen
 
-from slotdeck.console.keymap import Keymap
-from slotdeck.console.themes import ConsoleTheme
-from slotdeck.console.widgets.canvas import Canvas
-from slotdeck.console.widgets.cells import Line, Span, exact, left, wrap
-from slotdeck.console.widgets.glyphs import BAR_CACHED, BAR_FREE, BAR_LIVE, STATE_MARKS
+from slotdeck.console.drawing.cells import Line, Span, exact, left, wrap
+from slotdeck.console.drawing.glyphs import BAR_CACHED, BAR_FREE, BAR_LIVE, STATE_MARKS
+from slotdeck.console.keys.keymap import Keymap
+from slotdeck.console.screens.canvas import Canvas
+from slotdeck.console.terminal.themes import ConsoleTheme
 
 CELLS = 78
 

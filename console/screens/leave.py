@@ -8,9 +8,9 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.screen import ModalScreen
 
-from slotdeck.console.themes import ConsoleTheme
-from slotdeck.console.widgets.canvas import Canvas
-from slotdeck.console.widgets.cells import Line, Span, blank, clean, exact
+from slotdeck.console.drawing.cells import Line, Span, blank, clean, exact
+from slotdeck.console.screens.canvas import Canvas
+from slotdeck.console.terminal.themes import ConsoleTheme
 
 if TYPE_CHECKING:
     from slotdeck.console.app import ConsoleApp

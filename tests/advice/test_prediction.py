@@ -12,7 +12,7 @@ from slotdeck.console.advice.prediction import NoPredictionError, predict
 from slotdeck.console.advice.recorded import replay
 from slotdeck.console.advice.step_model import StepModel
 from slotdeck.console.advice.traffic import Edge
-from slotdeck.console.predictions import can_be_predicted, in_words
+from slotdeck.console.planning.predictions import can_be_predicted, in_words
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import LimitInfo, WindowInfo
 from slotdeck.engine.telemetry.history_file import RequestRecord

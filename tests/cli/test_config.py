@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from slotdeck.console.cli.main import app
-from slotdeck.console.configuration import ConsoleConfiguration, load_configuration
+from slotdeck.console.terminal.configuration import ConsoleConfiguration, load_configuration
 from slotdeck.engine.settings import SETTINGS
 
 

@@ -48,7 +48,7 @@ Empty().run(mouse=False)
 CONSOLE = """
 import sys
 from pathlib import Path
-from slotdeck.console.quick import stop_collecting
+from slotdeck.console.terminal.startup import stop_collecting
 stop_collecting()
 from slotdeck.console.app import run_console
 from slotdeck.console.sources.engine import EngineSource

@@ -7,15 +7,15 @@ from pathlib import Path
 from textual.color import Color
 from textual.theme import Theme
 
-from slotdeck.console.actions import ACTIONS
 from slotdeck.console.app import ConsoleApp
-from slotdeck.console.configuration import ConsoleConfiguration
-from slotdeck.console.keymap import Keymap, with_keys_table
-from slotdeck.console.knobs import KNOBS, LIVE_SETTINGS
-from slotdeck.console.screens.catalogue import PAGES, make_page
+from slotdeck.console.drawing.cells import plain
+from slotdeck.console.keys.actions import ACTIONS
+from slotdeck.console.keys.keymap import Keymap, with_keys_table
+from slotdeck.console.pages.page_registry import PAGES, make_page
 from slotdeck.console.screens.help import HelpScreen, help_lines
+from slotdeck.console.settings.live_settings import KNOBS, LIVE_SETTINGS
 from slotdeck.console.sources.base import Answer
-from slotdeck.console.widgets.cells import plain
+from slotdeck.console.terminal.configuration import ConsoleConfiguration
 from slotdeck.engine.settings import SETTINGS
 from tests.support import frames
 from tests.support.console_app import GONE, FakeLoad, confirmed, console, screen_text, seen, until
@@ -400,7 +400,7 @@ def contrast_ratio(one: Color, other: Color) -> float:
 
 def test_themes_are_readable() -> None:
     """Labels and states keep a contrast of 4.5, quiet text one of 3, on every theme with colours of its own."""
-    from slotdeck.console.themes import SLOT_STATES, load_themes
+    from slotdeck.console.terminal.themes import SLOT_STATES, load_themes
 
     themes, problems = load_themes()
     assert problems == []

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from slotdeck.console.comparison import Comparer, in_words
-from slotdeck.console.store import Store
-from slotdeck.console.widgets.card import card_lines
-from slotdeck.console.widgets.cells import line_width, plain
+from slotdeck.console.drawing.cells import line_width, plain
+from slotdeck.console.sections.comparison_table import card_lines
+from slotdeck.console.state.comparison import Comparer, in_words
+from slotdeck.console.state.store import Store
 from slotdeck.engine.telemetry.frame import Frame
 from tests.support import frames
 from tests.support.console_app import console, screen_text, seen, until

@@ -13,7 +13,7 @@ from slotdeck.console.app import ConsoleApp
 from slotdeck.console.demo.export import from_json
 from slotdeck.console.demo.state import Event
 from slotdeck.console.demo.wanted import Wanted
-from slotdeck.console.screens.demo import DemoPage
+from slotdeck.console.pages.demo import DemoPage
 from slotdeck.console.sources.recording import RecordingSource
 from slotdeck.engine.telemetry.frame import Frame
 from tests.demo.pictures import SHOWN, recorded

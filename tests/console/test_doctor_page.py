@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 
 from slotdeck.console.advice.finding import Finding
 from slotdeck.console.app import ConsoleApp
-from slotdeck.console.screens.doctor import DoctorPage
+from slotdeck.console.pages.doctor import DoctorPage
 from slotdeck.console.sources.base import Answer
 from slotdeck.console.sources.recording import RecordingSource, read_frames
 from slotdeck.engine.telemetry.frame import LimitInfo
@@ -28,7 +28,7 @@ PREEMPTING = Path(__file__).parents[1] / "recordings" / "preempting.ndjson.gz"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slotdeck.console.screens.doctor.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("slotdeck.console.pages.doctor.LOOK_SECONDS", 0.02)
 
 
 async def test_silence_comes_with_numbers() -> None:
@@ -108,7 +108,7 @@ async def test_what_the_simulator_predicts_stands_beside_the_change(monkeypatch:
         asked.append(finding.turn)
         return "TTFT p95 4.1 s → 1.2 s, ITL p95 35 ms → 41 ms, tok/s 88 → 140  (simulated, 42 requests)"
 
-    monkeypatch.setattr("slotdeck.console.screens.doctor.in_words", predicted)
+    monkeypatch.setattr("slotdeck.console.pages.doctor.in_words", predicted)
     first, *rest = run(**QUEUED, limits=LIMITS)
     app, source = console(first)
     async with app.run_test(size=SIZE) as pilot:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from slotdeck.console.app import ConsoleApp, run_console
-from slotdeck.console.keymap import Keymap
+from slotdeck.console.drawing.cells import plain
+from slotdeck.console.keys.keymap import Keymap
 from slotdeck.console.screens.help import help_lines
 from slotdeck.console.sources.base import Disconnected, EngineEnd
-from slotdeck.console.widgets.cells import plain
 from tests.support import frames
 from tests.support.console_app import GONE, ScriptedSource, console, screen_text, seen
 

@@ -10,7 +10,7 @@ import pytest
 from textual.pilot import Pilot
 
 from slotdeck.console.app import ConsoleApp
-from slotdeck.console.screens.history import HistoryPage
+from slotdeck.console.pages.history import HistoryPage
 from slotdeck.console.sources.recording import RecordingSource, read_frames
 from slotdeck.engine.paths import state_folder
 from slotdeck.engine.telemetry.frame import Frame
@@ -183,7 +183,7 @@ def when(*keys: str, text: str) -> Callable[[Pilot[int]], Any]:
 @pytest.mark.parametrize("size", [(80, 24), (120, 36), (180, 50)], ids=["80x24", "120x36", "180x50"])
 def test_picture(snap_compare: Callable[..., bool], size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(record(evening()))
-    monkeypatch.setattr("slotdeck.console.screens.history.time.time", lambda: frames.START + DAY + 3600)
+    monkeypatch.setattr("slotdeck.console.pages.history.time.time", lambda: frames.START + DAY + 3600)
     app = ConsoleApp(RecordingSource([frames.steady()]), clock=lambda: 100.0)
     ready = when("4", "N", "N", text="den preempted, the KV pool is full")
     assert snap_compare(app, terminal_size=size, run_before=ready)

@@ -8,13 +8,13 @@ import pytest
 from rich.cells import cell_len
 
 from slotdeck.console.advice.finding import Finding
-from slotdeck.console.screens.catalogue import PAGES
-from slotdeck.console.screens.page import Page
+from slotdeck.console.drawing.cells import line_width, plain
+from slotdeck.console.drawing.glyphs import to_ascii
+from slotdeck.console.pages.page import Page
+from slotdeck.console.pages.page_registry import PAGES
+from slotdeck.console.sections.findings import finding_lines
 from slotdeck.console.sources.base import Disconnected, EngineEnd
-from slotdeck.console.store import Store
-from slotdeck.console.widgets.cells import line_width, plain
-from slotdeck.console.widgets.findings import finding_lines
-from slotdeck.console.widgets.glyphs import to_ascii
+from slotdeck.console.state.store import Store
 from slotdeck.engine.telemetry.frame import Frame, WaitingInfo
 from tests.support import frames
 from tests.support.console_app import console, seen

@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotdeck.console.consequences import consequence, consequence_of_all
-from slotdeck.console.knobs import (
+from slotdeck.console.drawing.cells import plain
+from slotdeck.console.sections.settings_panel import settings_panel
+from slotdeck.console.session.status import StatusLine
+from slotdeck.console.settings.change_preview import consequence, consequence_of_all
+from slotdeck.console.settings.live_settings import (
     LIVE_SETTINGS,
     SETTLED_AFTER,
     Knobs,
@@ -20,9 +23,6 @@ from slotdeck.console.knobs import (
     turns,
 )
 from slotdeck.console.sources.base import Answer
-from slotdeck.console.status import StatusLine
-from slotdeck.console.widgets.cells import plain
-from slotdeck.console.widgets.settings_panel import settings_panel
 from slotdeck.engine.telemetry.frame import Bounds, Frame
 from tests.support import frames
 from tests.support.console_app import confirmed

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from slotdeck.console.drawing.cells import plain
 from slotdeck.console.screens.leave import LeaveScreen
 from slotdeck.console.sources.base import Answer, Disconnected
-from slotdeck.console.widgets.cells import plain
 from tests.support import frames
 from tests.support.console_app import GONE, console, seen, until
 

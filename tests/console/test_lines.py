@@ -9,14 +9,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from slotdeck.console.screens.live import ZOOMS, LiveState, compose_live
-from slotdeck.console.screens.page import Chrome
-from slotdeck.console.status import Status
-from slotdeck.console.store import Store
-from slotdeck.console.widgets import formats
-from slotdeck.console.widgets.cells import clean, cut, exact, left, line_width, plain, right, wrap
-from slotdeck.console.widgets.glyphs import gap_bars, progress, shares, sparkline, to_ascii
-from slotdeck.console.widgets.selection import SORTS, Choice, Cursor
+from slotdeck.console.drawing import formats
+from slotdeck.console.drawing.cells import clean, cut, exact, left, line_width, plain, right, wrap
+from slotdeck.console.drawing.glyphs import gap_bars, progress, shares, sparkline, to_ascii
+from slotdeck.console.pages.live import ZOOMS, LiveState, compose_live
+from slotdeck.console.pages.page import Chrome
+from slotdeck.console.sections.listing import SORTS, Choice, Cursor
+from slotdeck.console.session.status import Status
+from slotdeck.console.state.store import Store
 from slotdeck.engine.telemetry.frame import Frame, SlotInfo, WaitingInfo
 from tests.support import frames
 from tests.support.hostile import labels

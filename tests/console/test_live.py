@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from slotdeck.console.cli.top import picture
-from slotdeck.console.screens.live import LiveState, compose_live
-from slotdeck.console.screens.page import Chrome
+from slotdeck.console.drawing.cells import plain
+from slotdeck.console.pages.live import LiveState, compose_live
+from slotdeck.console.pages.page import Chrome
+from slotdeck.console.sections.events import event_lines
+from slotdeck.console.sections.listing import Choice
+from slotdeck.console.session.status import Status
 from slotdeck.console.sources.base import Disconnected, EngineEnd
-from slotdeck.console.status import Status
-from slotdeck.console.store import Store, View
-from slotdeck.console.widgets.cells import plain
-from slotdeck.console.widgets.events import event_lines
-from slotdeck.console.widgets.selection import Choice
+from slotdeck.console.state.store import Store, View
 from slotdeck.engine.telemetry.frame import CounterInfo, Frame
 from tests.support import frames
 from tests.support.console_app import GONE

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotdeck.console.screens.live import compose_live
-from slotdeck.console.screens.page import Chrome
+from slotdeck.console.pages.live import compose_live
+from slotdeck.console.pages.page import Chrome
 from slotdeck.console.sources.base import Past
-from slotdeck.console.store import Store
+from slotdeck.console.state.store import Store
 from slotdeck.engine.telemetry.frame import Frame, SlotInfo, SlotState
 from slotdeck.engine.telemetry.past import Past as EnginePast
 from tests.support import frames

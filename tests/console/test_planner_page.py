@@ -15,12 +15,12 @@ from slotdeck.console.advice.forecast import People
 from slotdeck.console.advice.plan import Plan
 from slotdeck.console.advice.planner import make_plan
 from slotdeck.console.app import ConsoleApp
-from slotdeck.console.planner_form import FIELDS, Form, shown
-from slotdeck.console.screens.planner import PlannerPage
+from slotdeck.console.drawing.cells import line_width, plain
+from slotdeck.console.pages.planner import PlannerPage
+from slotdeck.console.planning.form import FIELDS, Form, shown
+from slotdeck.console.processes.simulation_worker import Job, what_if
+from slotdeck.console.sections.plan import setting_lines, upper_lines, verdict_lines
 from slotdeck.console.sources.base import Answer
-from slotdeck.console.what_if import Job, what_if
-from slotdeck.console.widgets.cells import line_width, plain
-from slotdeck.console.widgets.plan import setting_lines, upper_lines, verdict_lines
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame
 from tests.support import frames
 from tests.support.calibration import CARD

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from textual.pilot import Pilot
 
 from slotdeck.console.app import ConsoleApp
-from slotdeck.console.screens.page import Chrome
-from slotdeck.console.screens.request import compose_request
-from slotdeck.console.store import Store
-from slotdeck.console.widgets.cells import line_width, plain
-from slotdeck.console.widgets.life import phases
+from slotdeck.console.drawing.cells import line_width, plain
+from slotdeck.console.pages.page import Chrome
+from slotdeck.console.pages.request import compose_request
+from slotdeck.console.sections.request_timeline import phases
+from slotdeck.console.state.store import Store
 from slotdeck.engine.telemetry.frame import SlotInfo
 from slotdeck.engine.telemetry.request_detail import (
     CAUSE_LETTERS,

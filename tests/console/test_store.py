@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slotdeck.console.store import MAX_EVENTS, Store
+from slotdeck.console.state.store import MAX_EVENTS, Store
 from tests.support import frames
 from tests.support.console_app import GONE
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from slotdeck.console.terminal import ascii_wanted, terminal_problem
+from slotdeck.console.terminal.environment import ascii_wanted, terminal_problem
 from tests.support.terminal import ROOT, console, opened
 
 pytestmark = pytest.mark.pty
@@ -170,7 +170,7 @@ def test_no_terminal_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ascii_is_asked_for_by_variable_or_locale(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LC_ALL", "LC_CTYPE", "LANG"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("slotdeck.console.terminal._stdout_encoding", lambda: "utf-8")
+    monkeypatch.setattr("slotdeck.console.terminal.environment._stdout_encoding", lambda: "utf-8")
     assert not ascii_wanted()
     monkeypatch.setenv("LANG", "de_DE.ISO-8859-1")
     assert ascii_wanted()

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotdeck.console.store import Store
-from slotdeck.console.trace import SECONDS, Tracer, changed_settings
-from slotdeck.console.widgets.cells import line_width, plain
-from slotdeck.console.widgets.plot import column_rows, linear, logarithmic, nice_top, resample
-from slotdeck.console.widgets.plots import plot_lines
-from slotdeck.console.widgets.slot_timeline import timeline_lines
+from slotdeck.console.drawing.cells import line_width, plain
+from slotdeck.console.drawing.plot import column_rows, linear, logarithmic, nice_top, resample
+from slotdeck.console.sections.plots import plot_lines
+from slotdeck.console.sections.slot_timeline import timeline_lines
+from slotdeck.console.state.store import Store
+from slotdeck.console.state.time_series import SECONDS, Tracer, changed_settings
 from slotdeck.engine.telemetry.frame import Frame, SlotInfo
 from tests.support import frames
 from tests.support.console_app import GONE

@@ -20,7 +20,7 @@ from slotdeck.console.app import ConsoleApp
 from slotdeck.console.demo.export import RECORDING, from_json
 from slotdeck.console.demo.perform import perform
 from slotdeck.console.demo.wanted import Wanted
-from slotdeck.console.screens.demo import DemoPage
+from slotdeck.console.pages.demo import DemoPage
 from slotdeck.console.sources.recording import RecordingSource, read_frames
 from slotdeck.engine.telemetry.frame import Frame
 from tests.screenshots import PICTURES, RECORDINGS, SIZES, monospaced

@@ -9,7 +9,7 @@ import pytest
 
 from slotdeck.console.demo.state import DemoState, Event
 from slotdeck.console.demo.wanted import Wanted
-from slotdeck.console.sources.demo_process import DemoProcess
+from slotdeck.console.processes.demo_process import DemoProcess
 from tests.support.stub_server import running
 
 

@@ -15,7 +15,7 @@ from slotdeck.console.demo.rows import Call, Mode, Row, usual_rows
 from slotdeck.console.demo.run import Demo
 from slotdeck.console.demo.scenes import scene_rows
 from slotdeck.console.demo.sentences import comparison, sentence
-from slotdeck.console.widgets.cells import line_width, plain
+from slotdeck.console.drawing.cells import line_width, plain
 from tests.support.demo import made, result
 
 

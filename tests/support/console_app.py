@@ -10,8 +10,8 @@ from typing import Any
 from textual.pilot import Pilot
 
 from slotdeck.console.app import ConsoleApp
+from slotdeck.console.drawing.cells import plain
 from slotdeck.console.sources.base import Answer, Disconnected, Update
-from slotdeck.console.widgets.cells import plain
 from slotdeck.engine.telemetry.frame import Frame
 from slotdeck.engine.telemetry.request_detail import RequestDetail
 

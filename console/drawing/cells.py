@@ -1,0 +1,155 @@
+"""Lines of a screen as data: spans of text with a style name, measured in terminal cells.
+
+Everything drawn goes through here, so that every line has exactly the asked width, whatever a client puts into its
+label: control, bidirectional, joined and unreliable characters become ``?`` before they are measured.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from functools import lru_cache
+
+from rich.cells import cell_len
+
+Span = tuple[str, str]
+"""Text and the name of its style (:data:`slotdeck.console.terminal.themes.STYLE_NAMES`)."""
+
+Line = tuple[Span, ...]
+"""One row of the screen. Compared by value to find the rows that must be drawn again."""
+
+UNKNOWN = "–"
+"""Shown for every value that is not known; never 0."""
+
+MAX_LABEL = 256
+"""Characters of a label that are looked at; no column is wider."""
+
+_SYMBOLS_END = 0x2190
+"""Symbols (category So) from here on may be drawn as emoji, two cells wide, by some terminals."""
+
+
+def _allowed(character: str) -> bool:
+    """True for characters that every terminal draws in reading order with the width that ``cell_len`` says."""
+    code = ord(character)
+    category = unicodedata.category(character)
+    if code > 0xFFFF or category[0] in "CM" or category in ("Zl", "Zp"):
+        return False
+    if category == "So" and code >= _SYMBOLS_END:
+        return False
+    if unicodedata.bidirectional(character) in ("R", "AL", "AN"):
+        return False
+    cells = cell_len(character)
+    return cells == 1 or (cells == 2 and category[0] in "LNP")
+
+
+@lru_cache(maxsize=4096)
+def clean(text: str) -> str:
+    """Text from outside as one line of safe characters; runs of anything else become one ``?``."""
+    text = text[:MAX_LABEL]
+    if text.isascii() and text.isprintable():
+        return text
+    kept: list[str] = []
+    for character in unicodedata.normalize("NFC", text):
+        if character.isspace():
+            kept.append(" ")
+        elif _allowed(character):
+            kept.append(character)
+        elif not kept or kept[-1] != "?":
+            kept.append("?")
+    return "".join(kept)
+
+
+def width(text: str) -> int:
+    """Cells that clean text takes."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
+def cut(text: str, cells: int) -> str:
+    """Clean text cut to at most ``cells`` cells, with ``…`` where something is missing."""
+    if cells <= 0:
+        return ""
+    if width(text) <= cells:
+        return text
+    kept: list[str] = []
+    room = cells - 1
+    for character in text:
+        room -= width(character)
+        if room < 0:
+            break
+        kept.append(character)
+    return "".join(kept) + "…"
+
+
+def left(text: str, cells: int) -> str:
+    """Clean text in exactly ``cells`` cells, flush left."""
+    text = cut(text, cells)
+    return text + " " * (cells - width(text))
+
+
+def right(text: str, cells: int) -> str:
+    """Clean text in exactly ``cells`` cells, flush right."""
+    text = cut(text, cells)
+    return " " * (cells - width(text)) + text
+
+
+def line_width(line: Line) -> int:
+    """Cells of a whole line."""
+    return sum(width(text) for text, _ in line)
+
+
+def exact(spans: list[Span] | Line, cells: int, style: str = "text") -> Line:
+    """The spans cut or padded to exactly ``cells`` cells."""
+    kept: list[Span] = []
+    room = cells
+    for text, name in spans:
+        if not text:
+            continue
+        size = width(text)
+        if size > room:
+            if room > 0 and width(text.rstrip()) <= room:
+                kept.append((left(text.rstrip(), room), name))
+                room = 0
+            elif room > 0:
+                # Half a number would be another number.
+                part = "…" if name == "value" else cut(text, room)
+                kept.append((part, name))
+                room -= width(part)
+            break
+        kept.append((text, name))
+        room -= size
+    if room > 0:
+        kept.append((" " * room, style))
+    return tuple(kept)
+
+
+def blank(cells: int) -> Line:
+    """An empty line."""
+    return ((" " * cells, "text"),) if cells > 0 else ()
+
+
+def beside(start: list[Line], end: list[Line], start_cells: int, end_cells: int) -> list[Line]:
+    """Two blocks side by side with a thin rule between them; the shorter one is filled up."""
+    rows = max(len(start), len(end))
+    start = start + [blank(start_cells)] * (rows - len(start))
+    end = end + [blank(end_cells)] * (rows - len(end))
+    return [(*a, ("│", "rule"), *b) for a, b in zip(start, end, strict=True)]
+
+
+def plain(line: Line) -> str:
+    """The text of a line without styles."""
+    return "".join(text for text, _ in line)
+
+
+def wrap(text: str, cells: int, rows: int) -> list[str]:
+    """Clean text over at most ``rows`` rows of ``cells`` cells, broken at spaces; the last row is cut."""
+    result: list[str] = []
+    rest = text
+    while rest and len(result) < rows - 1 and width(rest) > cells:
+        words = rest.split(" ")
+        count = len(words)
+        while count > 1 and width(" ".join(words[:count])) > cells:
+            count -= 1
+        result.append(cut(" ".join(words[:count]), cells))
+        rest = " ".join(words[count:])
+    if rest:
+        result.append(cut(rest, cells))
+    return result

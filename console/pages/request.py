@@ -1,0 +1,139 @@
+"""The Request screen: one request's life, and one sentence that says why it waited and why it paused.
+
+:func:`compose_request` is a pure function; the page asks the source for the newest detail once a second while the
+request lives, and keeps the last one after its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from slotdeck.console.drawing.cells import UNKNOWN, Line, beside, blank, clean, exact
+from slotdeck.console.drawing.glyphs import STATE_MARKS
+from slotdeck.console.pages.page import Chrome, Page, banner, framed, heading, page_line
+from slotdeck.console.sections.header import title_line
+from slotdeck.console.sections.request_timeline import chunk_lines, facts, gap_plot, long_gaps, phase_bar, sentence
+from slotdeck.console.state.store import View
+from slotdeck.engine.telemetry.frame import LimitInfo, PoolInfo
+from slotdeck.engine.telemetry.request_detail import RequestDetail
+
+ASK_SECONDS = 1.0
+WIDE = 112
+"""Columns from which prefill chunks stand beside the gaps."""
+ENDED = ("finished", "cancelled", "failed", "rejected")
+
+
+def compose_request(
+    detail: RequestDetail | None, problem: str, view: View, chrome: Chrome, *, cells: int, rows: int
+) -> list[Line]:
+    """The whole screen: exactly ``rows`` lines of exactly ``cells`` cells."""
+    top = [title_line(view, cells), _heading(detail, cells), banner(view, chrome, cells)]
+
+    def body(left: int) -> list[Line]:
+        lines = [exact([(f" {clean(problem)}", "warn")], cells)] if problem else []
+        if detail is None:
+            return lines or [exact([(" asking the engine about this request …", "label")], cells)]
+        return [*lines, *_body(detail, view, cells, left - len(lines))]
+
+    return framed(top, body, chrome, cells, rows)
+
+
+def _heading(detail: RequestDetail | None, cells: int) -> Line:
+    if detail is None:
+        return heading("Request", "", cells)
+    marks = {"waiting": "·", "finished": "✓"} | dict.fromkeys(("cancelled", "failed", "rejected"), "✗")
+    mark = marks.get(detail.state) or STATE_MARKS[detail.state]
+    reason = f" ({clean(detail.finish_reason)})" if detail.finish_reason and detail.state == "finished" else ""
+    slot = "" if detail.slot is None else f"  slot {detail.slot}"
+    style = detail.state if detail.state in STATE_MARKS else "critical" if detail.state == "failed" else "value"
+    return page_line(
+        [(" Request  ", "title"), (f"{mark} {detail.state}{reason}", style), (f"{slot}  ", "label"),
+         (clean(detail.user or UNKNOWN), "value"), (f"  {clean(detail.request_id)}", "label")], cells)  # fmt: skip
+
+
+def _body(detail: RequestDetail, view: View, cells: int, rows: int) -> list[Line]:
+    frame = view.frame
+    pool, limits = (frame.pool, frame.limits) if frame is not None else (PoolInfo(), LimitInfo())
+    lines = [
+        *sentence(detail, cells, 3 if cells >= 80 else 4),
+        blank(cells),
+        *facts(detail, pool, limits, cells),
+        blank(cells),
+    ]
+    lines += [*phase_bar(detail, cells), blank(cells)]
+    room = max(0, rows - len(lines))
+    if cells >= WIDE and detail.chunks:
+        main, side = cells * 59 // 100, cells - cells * 59 // 100 - 1
+        return lines + beside(_gaps(detail, main, room), chunk_lines(detail.chunks, side, room), main, side)[:room]
+    gaps = _gaps(detail, cells, room)
+    left = room - len(gaps) - 1
+    return [*lines, *gaps, blank(cells), *chunk_lines(detail.chunks, cells, left)] if left >= 3 else [*lines, *gaps]
+
+
+def _gaps(detail: RequestDetail, cells: int, rows: int) -> list[Line]:
+    """The plot and the longest gaps, sharing the rows."""
+    if rows < 2:
+        return []
+    listed = len(long_gaps(detail, cells, max(0, (rows - 1) // 2)))
+    plot_rows = max(1, min(12, rows - 1 - listed - (1 if listed else 0)))
+    if not detail.gaps:
+        plot_rows = 0
+    lines = gap_plot(detail, cells, plot_rows)
+    return [*lines, blank(cells), *long_gaps(detail, cells, listed)][:rows] if listed else lines[:rows]
+
+
+class RequestPage(Page):
+    """Holds on to one request, also when it has ended."""
+
+    name = "request"
+
+    request_id = ""
+    detail: RequestDetail | None = None
+    problem = ""
+    _open = False
+
+    def compose(self, view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
+        return compose_request(self.detail, self.problem, view, chrome, cells=cells, rows=rows)
+
+    def opened(self, argument: str | int | None) -> None:
+        """Show the request with this id, or again the one of before."""
+        if isinstance(argument, str) and argument != self.request_id:
+            self.request_id, self.detail, self.problem = argument, None, ""
+        self._open = True
+        self.app.run_worker(self._follow(), group="request", exclusive=True, exit_on_error=False)
+
+    def closed(self) -> None:
+        self._open = False
+
+    async def _follow(self) -> None:
+        """Ask for the newest detail until the request has ended or the page is closed."""
+        while self._open:
+            request_id = self.request_id
+            answer = await self.app.source.request(request_id)
+            if request_id != self.request_id:
+                continue
+            if isinstance(answer, RequestDetail):
+                self.detail, self.problem = answer, ""
+            else:
+                self.problem = clean(answer.message or "this request is not known")
+            if not self.app.paused:
+                self.redraw()
+            if self.detail is not None and self.detail.state in ENDED:
+                return
+            await asyncio.sleep(ASK_SECONDS)
+
+    def action_move(self, rows: int) -> None:
+        """The request in the next or in the slot before."""
+        frame = self.app.shown_view.frame
+        ids = [slot.request_id for slot in frame.slots if slot.request_id] if frame is not None else []
+        ids += [waiter.request_id for waiter in frame.waiting] if frame is not None else []
+        if ids:
+            at = ids.index(self.request_id) + rows if self.request_id in ids else 0
+            self.opened(ids[at % len(ids)])
+
+    def action_cancel(self) -> None:
+        """Ask, then end this request."""
+        if self.detail is None or self.detail.state in ENDED:
+            self.app.say("this request has ended already")
+        else:
+            self.app.ask_cancel(self.request_id, self.detail.user)

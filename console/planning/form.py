@@ -1,0 +1,202 @@
+"""The Planner's inputs: what they are, how a key steps them, how typed text becomes a value. Pure.
+
+``None`` is automatic: taken from the engine that runs, computed from the others, or left unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from slotdeck.console.advice.capacity import KV_WIDTHS, UTILISATION, Memory, Speed
+from slotdeck.console.advice.plan import TURN_SECONDS, USERS, Plan, Question
+from slotdeck.console.advice.running import kv_dtype_of, memory_of, model_of, now_of
+from slotdeck.console.drawing import formats
+from slotdeck.console.drawing.cells import UNKNOWN
+from slotdeck.engine.settings import SETTINGS, bytes_in
+from slotdeck.engine.telemetry.frame import Frame
+
+Value = int | float | str | Memory
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Field:
+    """One input."""
+
+    name: str
+    label: str
+    help: str
+    """What can be typed, and what automatic means."""
+    steps: tuple[float, ...]
+    """Sizes of a step; each holds up to ten times its size, the last one for ever. Empty: a choice or a memory."""
+    low: float = 1
+    high: float = 1e6
+    unit: str = ""
+
+
+FIELDS = (
+    Field("users", "users", f"people or agents; empty: {USERS}", (1, 5, 10), high=100_000),
+    Field("turn_seconds", "a turn each", f"seconds, 0: never pause; empty: {TURN_SECONDS:g}", (5, 10), 0, 86_400, "s"),
+    Field("generate_seconds", "of it work", "seconds for one turn; empty: from speed, else 12", (1, 5), 0.1, 3600, "s"),
+    Field("prompt", "prompt", "tokens, earlier turns included; empty: not known", (50, 500), high=1 << 20, unit="tok"),
+    Field("answer", "answer", "tokens; empty: not known", (50, 100), high=1 << 20, unit="tok"),
+    Field(
+        "context", "context", "tokens of one conversation; empty: what they need, else as it is", (256, 1024),
+        SETTINGS["context"].minimum or 1, SETTINGS["context"].maximum or 1, "tok",
+    ),
+    Field("kv_dtype", "cache type", f"{', '.join(KV_WIDTHS)}; empty: as it runs", ()),
+    Field("memory", "memory", "16GiB of RAM, or gpu 24GiB; empty: this machine", ()),
+)  # fmt: skip
+KV_CHOICES: tuple[str | None, ...] = (None, *KV_WIDTHS)
+
+
+@dataclass(frozen=True)
+class Form:
+    """The inputs that were given, by name."""
+
+    values: MappingProxyType[str, Value] = field(default_factory=lambda: MappingProxyType({}))
+
+    def given(self, name: str) -> Value | None:
+        """What was given; ``None`` if the input is automatic."""
+        return self.values.get(name)
+
+    def put(self, name: str, value: Value | None) -> Form:
+        """The form with another value; ``None`` makes the input automatic again."""
+        rest = {key: known for key, known in self.values.items() if key != name}
+        return replace(self, values=MappingProxyType(rest if value is None else rest | {name: value}))
+
+    def typed(self, name: str, text: str) -> tuple[Form, str | None]:
+        """The form with what was typed, or the sentence that says why it cannot be."""
+        text = text.strip()
+        if not text:
+            return self.put(name, None), None
+        one = by_name(name)
+        value = _PARSERS.get(name, lambda words: _number(one, words))(text)
+        if value is None:
+            return self, f"{one.label}: {one.help}"
+        return self.put(name, value), None
+
+    def stepped(self, name: str, direction: int, plan: Plan) -> Form:
+        """The form with an input one step up (1) or down (-1), from what is shown now."""
+        if name == "kv_dtype":
+            at = KV_CHOICES.index(str(self.values[name]) if name in self.values else None)
+            return self.put(name, KV_CHOICES[(at + direction) % len(KV_CHOICES)])
+        if name == "memory":
+            memory = plan.question.memory
+            size = max(GIB, (memory.total // GIB + direction) * GIB)
+            return self.put(name, replace(memory, total=size))
+        one = by_name(name)
+        now = shown_number(name, self, plan)
+        value = _to_step(0.0 if now is None else now, one.steps, direction)
+        return self.put(name, _fitting(one, min(one.high, max(one.low, value))))
+
+    def question(self, frame: Frame, here: Memory | None = None, speed: Speed | None = None) -> Question | None:
+        """What is asked about the engine of the frame; ``None`` where its model or the memory is not known.
+
+        ``here`` is the memory of its machine if it was looked at before, ``speed`` what was measured there.
+        """
+        model, given = model_of(frame), self.values.get
+        memory = given("memory") or here or memory_of(frame)
+        if model is None or not isinstance(memory, Memory):
+            return None
+        numbers = {
+            name: value
+            for name in ("users", "turn_seconds", "generate_seconds", "prompt", "answer", "context")
+            if (value := given(name)) is not None
+        }
+        if "memory" in self.values and memory.gpu:
+            model = model.weighing("bf16")  # as a card would have them
+        kv_dtype = str(given("kv_dtype") or kv_dtype_of(frame) or "bf16")
+        elsewhere = self.elsewhere is not None
+        return Question(
+            model,
+            memory,
+            kv_dtype,
+            speed=None if elsewhere else speed,
+            now=now_of(frame),
+            **numbers,  # type: ignore[arg-type]
+        )
+
+    @property
+    def elsewhere(self) -> str | None:
+        """Why the plan is not one for the engine that runs, in words; ``None`` if it is."""
+        if "memory" in self.values:
+            return "this plan is for another memory: clear it (enter, empty, enter) to plan for this machine"
+        return None
+
+
+def by_name(name: str) -> Field:
+    """The field of that name."""
+    return next(one for one in FIELDS if one.name == name)
+
+
+def shown_number(name: str, form: Form, plan: Plan) -> float | None:
+    """The number in force for an input, given or automatic."""
+    if name == "generate_seconds":
+        return plan.load.generate_seconds
+    if name == "context":
+        return plan.capacity.context
+    value = getattr(plan.question, name)
+    return None if value is None else float(value)
+
+
+def shown(name: str, form: Form, plan: Plan) -> str:
+    """What the page writes for an input."""
+    if name == "kv_dtype":
+        return plan.question.kv_dtype
+    if name == "memory":
+        memory = plan.question.memory
+        return f"{formats.gibibytes(memory.total)} GiB {'GPU' if memory.gpu else 'RAM'}"
+    value = shown_number(name, form, plan)
+    unit = by_name(name).unit
+    return UNKNOWN if value is None else f"{value:.3g} {unit}".rstrip() if value < 100 else f"{value:,.0f} {unit}"
+
+
+def origin(name: str, form: Form, plan: Plan) -> str:
+    """Where a value comes from, in a word, if it was not given."""
+    if form.given(name) is not None:
+        return ""
+    if name == "generate_seconds":
+        return "assumed" if plan.assumed else "from speed"
+    if name == "context":
+        return "needed" if plan.question.prompt and plan.question.answer else "as it is"
+    return {"users": "assumed", "turn_seconds": "assumed", "kv_dtype": "as it runs", "memory": "here"}.get(name, "")
+
+
+def _to_step(value: float, steps: tuple[float, ...], direction: int) -> float:
+    """The next multiple of a step; a step serves up to ten times its size, the last one for ever."""
+    probe = value + direction * 1e-6
+    step = next((one for one in steps[:-1] if probe < 10 * one), steps[-1])
+    return (value // step + 1) * step if direction > 0 else -(-value // step) * step - step
+
+
+def _fitting(one: Field, value: float) -> int | float:
+    """Whole where the input is a count."""
+    return value if one.unit == "s" else int(value)
+
+
+def _number(one: Field, text: str) -> Value | None:
+    try:
+        value = float(text.replace(",", "").removesuffix(one.unit))
+    except ValueError:
+        return None
+    if not one.low <= value <= one.high or (one.unit != "s" and value != int(value)):
+        return None
+    return _fitting(one, value)
+
+
+def _kv_dtype(text: str) -> Value | None:
+    return text.lower() if text.lower() in KV_WIDTHS else None
+
+
+def _memory(text: str) -> Value | None:
+    words = text.lower().split()
+    gpu = "gpu" in words
+    size = bytes_in("".join(word for word in words if word not in ("gpu", "ram")))
+    return None if size is None else Memory(size, gpu, UTILISATION if gpu else 1.0)
+
+
+_PARSERS: dict[str, Callable[[str], Value | None]] = {"kv_dtype": _kv_dtype, "memory": _memory}

@@ -1,0 +1,101 @@
+"""The doctor's findings as lines: the selected one whole, of the others the heading and what to turn. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slotdeck.console.advice.finding import Finding, cost_text
+from slotdeck.console.advice.window import SETTLED
+from slotdeck.console.drawing import formats
+from slotdeck.console.drawing.cells import Line, Span, blank, clean, exact, width, wrap
+from slotdeck.console.state.store import LogEntry
+from slotdeck.engine.settings import SETTINGS
+from slotdeck.engine.telemetry.frame import Frame, LimitInfo, WindowInfo
+
+
+def finding_lines(
+    findings: Sequence[Finding], place: int, limits: LimitInfo, cells: int, expected: str = ""
+) -> tuple[list[Line], range]:
+    """All findings, and which of the lines are those of the one at ``place``. ``limits`` are in force now.
+
+    ``expected``: what the change of the one at ``place`` is predicted to do.
+    """
+    lines: list[Line] = []
+    chosen = range(0)
+    for number, finding in enumerate(findings):
+        start = len(lines)
+        lines.append(_heading(finding, cells, selected=number == place))
+        if number == place:
+            for text in finding.evidence:
+                lines += [exact([("     ", "text"), (row, "value")], cells) for row in wrap(clean(text), cells - 6, 2)]
+            lines += [exact([("   ", "text"), (row, "text")], cells) for row in wrap(clean(finding.why), cells - 4, 3)]
+        lines += _turn(finding, limits, cells, selected=number == place)
+        if number == place:
+            for row_number, row in enumerate(wrap(clean(expected), cells - 10, 3)):
+                lines.append(exact([("         " if row_number else "   then  ", "label"), (row, "text")], cells))
+            chosen = range(start, len(lines))
+        lines.append(blank(cells))
+    return lines[:-1], chosen
+
+
+def _heading(finding: Finding, cells: int, *, selected: bool) -> Line:
+    mark = "!" if finding.level == "critical" else "-"
+    cost = f"{cost_text(finding)} " if cost_text(finding) else ""
+    room = cells - width(cost)
+    head = exact(
+        [("› " if selected else "  ", "key"), (f"{mark} ", finding.level), (clean(finding.what), finding.level)], room
+    )
+    return (*head, (cost, "value")) if cost and room > 0 else exact(head, cells)
+
+
+def _turn(finding: Finding, limits: LimitInfo, cells: int, *, selected: bool) -> list[Line]:
+    """What to turn, and the key that does it, or why it needs none any more."""
+    hand: list[Span] = []
+    if finding.in_force(limits):
+        hand = [("   in force", "ok")]
+    elif finding.changes and selected:
+        keys = [key for name in finding.changes if (key := SETTINGS[name].key)]
+        by_hand: list[Span] = [(", by hand ", "label"), (" ".join(keys), "key")] if keys else []
+        hand = [("   enter", "key"), (" turns it", "label"), *by_hand]
+    elif selected:
+        hand = [("   no knob helps", "label")]
+    room = cells - 9 - sum(width(text) for text, _ in hand)
+    first, *rest = wrap(clean(finding.turn), max(20, room), 3) or [""]
+    lines = [exact([("   turn  ", "label"), (first, "title"), *hand], cells)]
+    return lines + [exact([("         ", "label"), (row, "title")], cells) for row in rest]
+
+
+def early_lines(since: float, cells: int) -> list[Line]:
+    """That a change is too young to be judged, and when it will be."""
+    text = f" Changed {since:.0f} s ago. This was before it; it is judged again in {max(0.0, SETTLED - since):.0f} s."
+    return [exact([(row, "label")], cells) for row in wrap(text, cells, 2)]
+
+
+def outcome_lines(entries: Sequence[LogEntry], cells: int) -> list[Line]:
+    """What came of the newest changes."""
+    if not entries:
+        return []
+    lines = [exact([(" What came of it", "title")], cells)]
+    for entry in entries:
+        lines += [
+            exact([(" ± " if number == 0 else "   ", "key"), (row, "value")], cells)
+            for number, row in enumerate(wrap(clean(entry.text), cells - 4, 3))
+        ]
+    return [*lines, blank(cells)]
+
+
+def well_lines(frame: Frame, late: WindowInfo, cells: int) -> list[Line]:
+    """What is well, so that silence can be trusted: the newest frame, and the percentiles that were judged."""
+    minutes = "10 min" if late.seconds > 60 else "60 s"
+    rows: list[tuple[str, str, int | None]] = [
+        ("TTFT p95", formats.seconds(late.ttft_p95), late.ttft_count),
+        ("queue wait p95", formats.seconds(late.wait_p95), late.wait_count),
+        ("ITL p95", formats.gap(late.itl_p95), late.itl_count),
+        ("preemptions", formats.count(frame.counters.preemptions), None),
+        ("refused with 503", formats.count(frame.counters.rejected), None),
+    ]
+    lines = []
+    for label, value, number in rows:
+        count = f"  n={formats.count(number)} in {minutes}" if number is not None else "  since the start"
+        lines.append(exact([(f"   {label:<18}", "label"), (f"{value:>7}", "value"), (count, "label")], cells))
+    return lines

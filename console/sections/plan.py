@@ -1,0 +1,132 @@
+"""A plan as lines: inputs beside what fits, then what to set, then what to know. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slotdeck.console.advice.capacity import about, byte_words
+from slotdeck.console.advice.forecast import Expected
+from slotdeck.console.advice.plan import Plan
+from slotdeck.console.drawing import formats
+from slotdeck.console.drawing.cells import UNKNOWN, Line, Span, beside, clean, exact, left, right, wrap
+from slotdeck.console.planning.form import FIELDS, Form, origin, shown
+from slotdeck.console.settings.live_settings import shown as setting_shown
+from slotdeck.engine.settings import SETTINGS
+from slotdeck.engine.telemetry.frame import LimitInfo
+
+FORM_CELLS = 39
+FACT_CELLS = 39
+"""Least of the column beside the inputs; on narrower terminals it comes below them."""
+ROWS = len(FIELDS) + 1
+"""Of the upper part."""
+_LABEL, _VALUE = 12, 12
+
+
+def upper_lines(plan: Plan, form: Form, place: int, cells: int) -> list[Line]:
+    """The inputs and, beside them where there is room, what fits: ROWS lines."""
+    inputs, end = _inputs(plan, form, place), cells - FORM_CELLS - 1
+    if end < FACT_CELLS:
+        return [exact(line, cells) for line in inputs]
+    return beside(inputs, _facts(plan, end), FORM_CELLS, end)
+
+
+def fact_lines(plan: Plan, cells: int) -> list[Line]:
+    """What fits, where there was no room for it beside the inputs."""
+    return _facts(plan, cells) if cells - FORM_CELLS - 1 < FACT_CELLS else []
+
+
+def _inputs(plan: Plan, form: Form, place: int) -> list[Line]:
+    lines = [exact([(" who and where", "title")], FORM_CELLS)]
+    for number, one in enumerate(FIELDS):
+        here = number == place
+        value = shown(one.name, form, plan)
+        style = "label" if value == UNKNOWN else "value"
+        spans: list[Span] = [
+            (" › " if here else "   ", "key"),
+            (left(one.label, _LABEL), "title" if here else "text"),
+            (right(value, _VALUE), "key" if here else style),
+            (f" {origin(one.name, form, plan)}", "label"),
+        ]
+        lines.append(exact(spans, FORM_CELLS))
+    return lines
+
+
+def _facts(plan: Plan, cells: int) -> list[Line]:
+    question, capacity, load = plan.question, plan.capacity, plan.load
+    model, kv = question.model, question.kv_dtype
+    scales = model.scale_bytes(kv)
+    used = f" x {question.memory.utilisation:g}" if question.memory.gpu else ""
+    weights = UNKNOWN if model.weight_bytes is None else byte_words(model.weight_bytes)
+    rows = [
+        ("weights", f"{weights}{f' {clean(model.weights)}' if model.weights else ''}"),
+        ("usable", f"{byte_words(question.memory.usable)}{used}"),
+        ("one token", f"{model.kv_bytes(kv):,} B {clean(kv)}{f' + {scales:,}' if scales else ''}"),
+        ("conversation", f"{capacity.context:,} tok = {byte_words(capacity.conversation_bytes)}"),
+        ("cache", f"{byte_words(capacity.cache_bytes)} = {capacity.cache_tokens:,} tok"),
+        ("fits", about(capacity.conversations)),
+        ("in flight", f"{load.in_flight:.3g} of {load.users}"),
+        ("wants", f"{plan.wanted_slots} slots, {plan.wanted_slots * capacity.context:,} tok"),
+    ]  # fmt: skip
+    lines = [exact([(" what fits", "title")], cells)]
+    for label, text in rows:
+        strong = "title" if label in ("fits", "in flight") else "value"
+        if label == "fits" and capacity.conversations < plan.wanted_slots:
+            strong = "warn"
+        lines.append(exact([(f" {label:<13}", "label"), (text, strong)], cells))
+    return lines
+
+
+def setting_lines(plan: Plan, limits: LimitInfo, cells: int) -> list[Line]:
+    """What to set, beside what is in force, each with its reason."""
+    lines: list[Line] = []
+    if plan.settings:
+        head = f" {'set':<11}{'now':>9}{'':>3}{'advised':<9}"
+        lines.append(exact([(head, "label"), ("a applies them, u takes them back", "label")], cells))
+    for one in plan.settings:
+        now = getattr(limits, one.name, None)
+        differs = now != one.value
+        key = SETTINGS[one.name].key or " "
+        start: list[Span] = [
+            (f" {key} ", "key"),
+            (left(one.name, 9), "text"),
+            (right(setting_shown(one.name, now), 9), "value"),
+            (" → " if differs else " = ", "label"),
+            (left(formats.whole(one.value), 9), "title" if differs else "value"),
+        ]
+        lines += _hanging(start, 33, one.reason, "label", cells)
+    return lines
+
+
+def verdict_lines(plan: Plan, cells: int) -> list[Line]:
+    """What to know, the worst first, and what was assumed."""
+    lines: list[Line] = []
+    for verdict in plan.verdicts:
+        mark = {"critical": " ! ", "warn": " - ", "ok": "   "}[verdict.level]
+        lines += _hanging([(mark, verdict.level)], 3, verdict.text, verdict.level if mark.strip() else "text", cells)
+    for text in (*(f"Assumed: {one}." for one in plan.assumed), *plan.question.model.notes):
+        lines += _hanging([("   ", "text")], 3, text, "label", cells)
+    return lines
+
+
+def what_if_lines(expected: Sequence[Expected], cells: int) -> list[Line]:
+    """What was simulated of the settings in force and of those advised."""
+    head = f" {'simulated':<12}{'TTFT p95':>9}{'ITL p95':>9}{'tok/s':>7}{'preempted':>11}{'refused':>9}{'served':>8}"
+    lines = [exact([(head, "label")], cells)]
+    for name, one in zip(("as it is", "advised"), expected, strict=True):
+        spans: list[Span] = [
+            (f" {name:<12}", "text"),
+            (right(formats.seconds(one.ttft_p95), 9), "value"),
+            (right(formats.gap(one.itl_p95), 9), "value"),
+            (right(formats.rate(one.tokens_per_second), 7), "value"),
+            (right(formats.count(one.preemptions), 11), "warn" if one.preemptions else "value"),
+            (right(formats.count(one.refused), 9), "warn" if one.refused else "value"),
+            (right(formats.count(one.finished), 8), "value"),
+        ]
+        lines.append(exact(spans, cells))
+    return lines
+
+
+def _hanging(start: list[Span], indent: int, text: str, style: str, cells: int) -> list[Line]:
+    rows = wrap(clean(text[:200]) + clean(text[200:400]), cells - indent - 1, 4)
+    lines = [exact([*start, (rows[0], style)], cells)]
+    return lines + [exact([(" " * indent, "text"), (row, style)], cells) for row in rows[1:]]

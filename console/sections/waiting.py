@@ -1,0 +1,89 @@
+"""Who waits, for how long, and what TTFT the last ones got."""
+
+from __future__ import annotations
+
+from slotdeck.console.drawing import formats
+from slotdeck.console.drawing.cells import UNKNOWN, Line, Span, clean, exact, left, right, width
+from slotdeck.console.drawing.glyphs import sparkline
+from slotdeck.console.sections.listing import Listing
+from slotdeck.engine.telemetry.frame import Frame
+
+LAST_TTFT = 20
+
+_TURNS = {"serial": "the one running", "static": "the batch to end"}
+"""Ways of batching in which a free slot is not for the next one."""
+
+NARROW = 66
+"""Cells below which a waiting request's line is told in fewer words."""
+
+
+def waiting_lines(frame: Frame, listed: Listing, cells: int, rows: int) -> list[Line]:
+    """Header with the TTFT sparkline, then at most ``rows`` - 1 lines of waiting requests."""
+    if rows <= 0:
+        return []
+    number = frame.waiting_count if frame.waiting_count is not None else len(frame.waiting)
+    start: list[Span] = [(" waiting ", "label"), (f"{number or 'nobody'}", "value" if number else "label")]
+    if reason := _waits_for(frame):
+        start.append((f" for {reason}", "warn"))
+    if frame.counters.gave_up_waiting:
+        start += [("  gave up ", "label"), (formats.count(frame.counters.gave_up_waiting), "value")]
+    end = _ttft_spans(frame)
+    room = cells - sum(width(text) for text, _ in start) - 1
+    while end and sum(width(text) for text, _ in end) > room - 2:
+        end = end[:2] if len(end) > 2 else []
+    gap = room - sum(width(text) for text, _ in end)
+    lines = [exact([*start, (" " * gap, "text"), *end] if end else start, cells)]
+    fit = rows - 1 if (number or 0) <= rows - 1 else max(0, rows - 2)
+    first = max(0, (listed.selected_waiting or 0) - fit + 1)
+    shown = listed.waiting[first : first + fit]
+    places = {waiter.request_id: place for place, waiter in enumerate(frame.waiting, 1)}
+    for number_listed, waiter in enumerate(shown, first):
+        place = places[waiter.request_id]
+        who = clean(waiter.user or "") or UNKNOWN
+        estimate = UNKNOWN if waiter.estimate is None else formats.about(waiter.estimate)
+        selected = number_listed == listed.selected_waiting
+        lines.append(
+            exact(
+                [
+                    ("›" if selected else " ", "key"),
+                    (f"{place:>3}  ", "label"),
+                    (left(who, min(24, max(8, cells // 5))), "text" if waiter.user else "label"),
+                    ("  waited " if cells >= NARROW else "  for ", "label"),
+                    (right(formats.seconds(waiter.waited), 5), "value"),
+                    (right(formats.whole(waiter.prompt_tokens), 9), "value"),
+                    (" tok", "label"),
+                    ("   starts in " if cells >= NARROW else "  in ", "label"),
+                    (estimate, "text" if waiter.estimate is not None else "label"),
+                ],
+                cells,
+            )
+        )
+    if (number or 0) > len(shown) and len(lines) < rows:
+        lines.append(exact([(f"      {number - len(shown)} more wait", "label")], cells))
+    return lines
+
+
+def _waits_for(frame: Frame) -> str:
+    """What people wait for although a slot may be free: the way of batching, or room for the next one's prompt."""
+    limit, free = frame.limits.slots, frame.pool.free
+    occupied = sum(slot.state != "idle" for slot in frame.slots)
+    if not frame.waiting or limit is None:
+        return ""
+    if occupied and frame.limits.mode in _TURNS:
+        return _TURNS[frame.limits.mode]
+    if free is None or occupied >= limit:
+        return ""
+    return "KV room" if (frame.waiting[0].prompt_tokens or 0) > free + (frame.pool.cached or 0) else ""
+
+
+def _ttft_spans(frame: Frame) -> list[Span]:
+    """Two spans of label and sparkline, then two of the largest, which go first when room is short."""
+    values = frame.recent_ttft[-LAST_TTFT:]
+    if not values:
+        return []
+    return [
+        (f"TTFT of the last {len(values)}  ", "label"),
+        (sparkline(values, LAST_TTFT), "decode"),
+        ("  most ", "label"),
+        (formats.seconds(max(values)), "value"),
+    ]
