@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from slotdeck.engine.core.block_pool import blocks_for
-from slotdeck.engine.core.request import Request, Row, SamplingParams, SchedulerOutput, Timeline
+from slotdeck.engine.core.request import Request, SamplingParams, Timeline
+from slotdeck.engine.core.step import ScheduledRequest, SchedulerOutput
 from slotdeck.engine.model.errors import ModelError
 from slotdeck.engine.model.hardware import available_memory
 from slotdeck.engine.model.load import LoadedModel, load_model
@@ -116,7 +117,7 @@ class _Steps:
             request.block_ids = [block for _, block in zip(range(blocks_for(length)), free, strict=False)]
             if len(request.block_ids) * BLOCK_SIZE < length or length > self._most:
                 return None
-            rows.append(Row(request, start, count, samples=number < len(contexts)))
+            rows.append(ScheduledRequest(request, start, count, samples=number < len(contexts)))
         return SchedulerOutput(tuple(rows), len(contexts))
 
     def many(self) -> list[tuple[SchedulerOutput, float]]:

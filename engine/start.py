@@ -12,7 +12,7 @@ from threading import Timer
 from slotdeck.engine import __version__
 from slotdeck.engine.core.block_pool import blocks_for
 from slotdeck.engine.core.kv_memory import tokens_that_fit
-from slotdeck.engine.loop import EngineLoop
+from slotdeck.engine.loop.engine_loop import EngineLoop
 from slotdeck.engine.model.errors import human_bytes
 from slotdeck.engine.model.hardware import available_memory, total_memory
 from slotdeck.engine.model.load import LoadedModel, find_model, load, memory_beside

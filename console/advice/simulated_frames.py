@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slotdeck.console.advice.simulator import Simulator, Watcher
 from slotdeck.engine.core.events import Event
-from slotdeck.engine.core.request import SchedulerOutput
+from slotdeck.engine.core.step import SchedulerOutput
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame, HostInfo, LimitInfo
 from slotdeck.engine.telemetry.frames import frame_of, look

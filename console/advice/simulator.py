@@ -19,8 +19,10 @@ from slotdeck.console.advice.step_model import StepTimes
 from slotdeck.console.advice.traffic import Edge, Turn, User
 from slotdeck.engine.core.block_pool import BlockPool, blocks_for
 from slotdeck.engine.core.events import Event, EventKind, QueueFullError, RequestTooLargeError
-from slotdeck.engine.core.request import ModelRunnerOutput, Request, SamplingParams, SchedulerOutput, Timeline
+from slotdeck.engine.core.invariants import check_scheduler
+from slotdeck.engine.core.request import Request, SamplingParams, Timeline
 from slotdeck.engine.core.scheduler import Scheduler
+from slotdeck.engine.core.step import ModelRunnerOutput, SchedulerOutput
 from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings
 from slotdeck.engine.telemetry.estimate import Pace
 from slotdeck.engine.telemetry.frames import estimates
@@ -258,7 +260,7 @@ class Simulator:
             watcher.stepped(plan, seconds, self.now, len(tokens))
         self._observe(events)
         if self._check:
-            scheduler.check()
+            check_scheduler(scheduler)
 
     @property
     def _num_admitted(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from slotdeck.engine.core.batching import POLICIES, Policy
 from slotdeck.engine.core.block_pool import BlockPool
 from slotdeck.engine.core.request import Request
-from slotdeck.engine.core.slots import Slots
+from slotdeck.engine.core.running_set import RunningSet
 from slotdeck.engine.core.waiting import WaitingQueue
 from slotdeck.engine.settings import LiveSettings
 
@@ -27,7 +27,7 @@ def fits(cost: int, running: int, available: int) -> bool:
 
 def admissible(
     waiting: WaitingQueue,
-    slots: Slots,
+    running_set: RunningSet,
     pool: BlockPool,
     settings: LiveSettings,
     in_force: Policy,
@@ -40,18 +40,18 @@ def admissible(
     batch that runs takes in only those that it keeps a slot for. ``forming``: it is being put together.
     """
     policy = POLICIES[settings.mode]
-    if slots.preempted or (slots.num_taken and policy is not in_force):
+    if running_set.preempted or (running_set.num_taken and policy is not in_force):
         return
-    running, available = len(slots.running), pool.num_available
+    running, available = len(running_set.running), pool.num_available
     passed: list[Request] = []
-    newcomers = policy.joins_running or forming or not slots.num_taken
-    free = policy.slots(settings.slots) - slots.num_taken - len(slots.reserved)
-    for request in waiting if newcomers else slots.reserved:
+    newcomers = policy.joins_running or forming or not running_set.num_taken
+    free = policy.slots(settings.slots) - running_set.num_taken - len(running_set.reserved)
+    for request in waiting if newcomers else running_set.reserved:
         if newcomers and free <= 0:
             return
         if request.waits_for_leader:
             continue
-        cost = slots.tables.cost(request)
+        cost = running_set.cost_to_admit(request)
         if fits(cost, running, available):
             yield request, tuple(passed)
             running, available = running + 1, available - cost

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from slotdeck.engine.core.block_pool import blocks_for
 from slotdeck.engine.core.request import State
-
-if TYPE_CHECKING:
-    from slotdeck.engine.core.scheduler import Scheduler
+from slotdeck.engine.core.scheduler import Scheduler
 
 
 def check_scheduler(scheduler: Scheduler) -> None:
@@ -27,12 +23,12 @@ def check_scheduler(scheduler: Scheduler) -> None:
     slots = [request.slot for request in scheduler.admitted()]
     assert None not in slots
     assert len(set(slots)) == len(slots), "a slot is held twice"
-    reserved = scheduler.slots.reserved
+    reserved = scheduler.running_set.reserved
     assert not scheduler.held or running or preempted or reserved, "a finished batch holds slots"
     assert all(request.id in scheduler.waiting for request in reserved), "a slot is kept for somebody who is gone"
-    assert not reserved or scheduler.slots.num_taken, "slots are kept of a batch that is over"
+    assert not reserved or scheduler.running_set.num_taken, "slots are kept of a batch that is over"
     for request in running:
         assert request.num_computed_tokens <= request.num_tokens
         assert len(request.block_ids) >= blocks_for(request.num_computed_tokens)
     scheduler.pool.check(request.block_ids for request in running)
-    scheduler.slots.swap.check(preempted)
+    scheduler.running_set.swap.check(preempted)

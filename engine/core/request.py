@@ -1,4 +1,4 @@
-"""One request from arrival to its end: tokens, progress, timeline, and what a step computes of it."""
+"""One request from arrival to its end: its tokens, its progress, its timeline."""
 
 from __future__ import annotations
 
@@ -68,17 +68,6 @@ class SamplingParams:
             raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
         if not self.repetition_penalty > 0:
             raise ValueError(f"repetition_penalty must be above 0, not {self.repetition_penalty}")
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprobs:
-    """Natural log-probabilities at one output position, by the model's own logits: before temperature, penalties,
-    bias and cuts."""
-
-    logprob: float
-    """Of the chosen token."""
-    top: tuple[tuple[int, float], ...] = ()
-    """Token id and log-probability of the best tokens, best first; as many as were asked for."""
 
 
 @dataclass(slots=True)
@@ -213,54 +202,3 @@ class Request:
     def decoding(self) -> bool:
         """True when a step computes exactly its newest output token."""
         return self.num_output_tokens > 0 and self.num_computed_tokens == self.num_tokens - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One request's share of a step: compute tokens ``start`` to ``start + count - 1``."""
-
-    request: Request
-    start: int
-    count: int
-    samples: bool
-    """True when the last of these tokens is the newest known one, so its logits give the next token."""
-
-
-@dataclass(frozen=True, slots=True)
-class Swap:
-    """Blocks of one preempted request on their way to host memory or back, in the order of its block table."""
-
-    request_id: str
-    block_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerOutput:
-    """The flat batch of one step: decode rows first (one token each), then prefill chunks."""
-
-    rows: tuple[Row, ...]
-    num_decodes: int
-    swap_outs: tuple[Swap, ...] = ()
-    """Copied to host memory before anything else of this step: their blocks may be in use again in it."""
-    swap_drops: tuple[str, ...] = ()
-    """Requests whose host copy is not needed any more; after ``swap_outs``."""
-    swap_ins: tuple[Swap, ...] = ()
-    """Copied back into these blocks before any row is computed."""
-
-    @property
-    def num_prefill_tokens(self) -> int:
-        return sum(row.count for row in self.rows[self.num_decodes :])
-
-
-@dataclass(slots=True)
-class ModelRunnerOutput:
-    """What the runner made of a plan: for each sampling row a token, or the reason why that row failed."""
-
-    tokens: dict[str, int] = field(default_factory=dict)
-    """Request id to sampled token id."""
-    failures: dict[str, str] = field(default_factory=dict)
-    """Request id to reason (NaN logits, a token outside the vocabulary); such a request fails alone."""
-    logprobs: dict[str, TokenLogprobs] = field(default_factory=dict)
-    """Request id to log-probabilities of its sampled token, for the requests that ask for them."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Where the time went, by name of a part; what is in none of them is nobody's."""

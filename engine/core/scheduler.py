@@ -14,10 +14,10 @@ from slotdeck.engine.core.batching import POLICIES
 from slotdeck.engine.core.block_pool import BlockPool, blocks_for
 from slotdeck.engine.core.budget import MAX_BUDGET, ItlForecast, StepCost, split_budget
 from slotdeck.engine.core.events import Event, EventKind, QueueFullError, RequestTooLargeError
-from slotdeck.engine.core.invariants import check_scheduler
 from slotdeck.engine.core.limits import check_pool_size, check_settings
-from slotdeck.engine.core.request import FinishReason, ModelRunnerOutput, Request, Row, SchedulerOutput, State
-from slotdeck.engine.core.slots import Slots
+from slotdeck.engine.core.request import FinishReason, Request, State
+from slotdeck.engine.core.running_set import RunningSet
+from slotdeck.engine.core.step import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from slotdeck.engine.core.waiting import WaitingQueue
 from slotdeck.engine.settings import LiveSettings
 
@@ -32,7 +32,7 @@ class Scheduler:
     def __init__(self, settings: LiveSettings, pool: BlockPool, block_bytes: int = 1) -> None:
         self.pool = pool
         self.waiting = WaitingQueue()
-        self.slots = Slots(pool, settings.prefix_cache, block_bytes)
+        self.running_set = RunningSet(pool, settings.prefix_cache, block_bytes)
         self.cost = StepCost()
         self.budget_in_force = settings.budget
         self.promise: ItlForecast | None = None
@@ -110,15 +110,13 @@ class Scheduler:
         new requests only, and a new mode takes over when what runs has ended. The pool itself: see :meth:`resize`.
         """
         check_settings(settings, self.pool.num_blocks)
-        if not settings.prefix_cache:
-            self.pool.drop_prefixes()
-        self.slots.tables.prefix_cache = settings.prefix_cache
+        self.running_set.set_prefix_cache(settings.prefix_cache)
         policy = POLICIES[settings.mode]
-        self.slots.trim_reserved(policy.slots(settings.slots) if policy is self.policy else 0)
+        self.running_set.trim_reserved(policy.slots(settings.slots) if policy is self.policy else 0)
         if not settings.itl_target or settings.itl_target != self.settings.itl_target:
             self.budget_in_force, self.promise = settings.budget, None  # an idle engine plans no step that would say so
         self.settings = settings
-        if not self.slots.num_taken:
+        if not self.running_set.num_taken:
             self.policy = policy  # nothing runs: an idle engine does not keep the old mode until somebody asks
 
     def resize(self, num_blocks: int, now: float) -> tuple[dict[int, int], list[Event]]:
@@ -132,24 +130,24 @@ class Scheduler:
         if num_blocks >= self.pool.num_blocks:
             self.pool.grow(num_blocks)
             return {}, []
-        return self.slots.shrink(num_blocks, now)
+        return self.running_set.shrink(num_blocks, now)
 
     # -- who is where ----------------------------------------------------------------------------------------
 
     @property
     def running(self) -> list[Request]:
         """The admitted requests that hold blocks, by first admission."""
-        return self.slots.running
+        return self.running_set.running
 
     @property
     def preempted(self) -> list[Request]:
         """Those that lost their blocks and wait to resume, by first admission; they keep their slot."""
-        return self.slots.preempted
+        return self.running_set.preempted
 
     @property
     def held(self) -> list[Request]:
         """Those that have ended but whose slot their batch keeps (static mode)."""
-        return self.slots.held
+        return self.running_set.held
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._by_id
@@ -165,16 +163,16 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether a step has anything to do; after the last end that can be giving back host memory."""
-        return bool(self._by_id or self.slots.swap.drops)
+        return bool(self._by_id or self.running_set.swap.drops)
 
     def admitted(self) -> list[Request]:
         """Who holds a slot, by slot number; finished ones whose batch holds it included."""
-        return self.slots.taken()
+        return self.running_set.taken()
 
     @property
     def swapped_bytes(self) -> int:
         """Host memory that preempted requests hold."""
-        return self.slots.swap.num_bytes
+        return self.running_set.swap.num_bytes
 
     # -- one step --------------------------------------------------------------------------------------------
 
@@ -182,14 +180,14 @@ class Scheduler:
         """Choose the rows of the next step. Must be followed by ``commit`` or ``fail_step`` of the same plan."""
         assert not self._in_step, "the step before was not committed"
         events: list[Event] = []
-        if not self.slots.num_taken:
+        if not self.running_set.num_taken:
             self.policy = POLICIES[self.settings.mode]
         decodes = self._plan_decodes(now, events)
         if not any(event.kind is EventKind.PREEMPTED for event in events):
             decodes += self._resume(now, events)
             self._admit(now, events)
         prefills = self._plan_prefills(decodes)
-        swap = self.slots.swap
+        swap = self.running_set.swap
         plan = SchedulerOutput(
             rows=(*decodes, *prefills),
             num_decodes=len(decodes),
@@ -213,7 +211,7 @@ class Scheduler:
                 self._end(request, State.FAILED, now, events)
                 continue
             request.num_computed_tokens += row.count
-            self.slots.tables.publish(request)
+            self.running_set.publish(request)
             if request.end_asked is not None:
                 self._end(request, request.end_asked, now, events)
             elif row.samples:
@@ -232,13 +230,13 @@ class Scheduler:
         for row in plan.rows:
             row.request.failure = reason
             self._end(row.request, row.request.end_asked or State.FAILED, now, events)
-        return events + self.slots.lose_all(now)
+        return events + self.running_set.lose_all(now)
 
     # -- planning ---------------------------------------------------------------------------------------------
 
-    def _plan_decodes(self, now: float, events: list[Event]) -> list[Row]:
+    def _plan_decodes(self, now: float, events: list[Event]) -> list[ScheduledRequest]:
         """A row for every running decode, oldest first; the newest running request makes room when blocks run out."""
-        rows: list[Row] = []
+        rows: list[ScheduledRequest] = []
         if not self._may_decode():
             return rows
         swap_space = self.settings.swap_space if self.settings.preemption == "swap" else 0
@@ -250,62 +248,62 @@ class Scheduler:
                     request.block_ids += self.pool.allocate(1)
                     continue
                 victim = self.running[-1]
-                events.append(self.slots.preempt(victim, now, swap_space=swap_space))
+                events.append(self.running_set.preempt(victim, now, swap_space=swap_space))
                 if victim is request:
                     break
             if request.state is State.RUNNING:
-                rows.append(Row(request, request.num_computed_tokens, 1, samples=True))
+                rows.append(ScheduledRequest(request, request.num_computed_tokens, 1, samples=True))
         return rows
 
     def _may_decode(self) -> bool:
         """Whether the mode lets running requests decode now, or all of the batch are to have their prompts first."""
         policy = self.policy
-        if policy.prefill_first and (self.slots.awaits_more or next(self._admissible(), None) is not None):
+        if policy.prefill_first and (self.running_set.awaits_more or next(self._admissible(), None) is not None):
             return False
         return policy.may_decode(self.running)
 
-    def _resume(self, now: float, events: list[Event]) -> list[Row]:
+    def _resume(self, now: float, events: list[Event]) -> list[ScheduledRequest]:
         """Preempted requests come back oldest first, each only when its whole known length fits.
 
         Gives the rows of those that have nothing to compute again but their newest token.
         """
-        rows: list[Row] = []
+        rows: list[ScheduledRequest] = []
         while self.preempted:
             request = self.preempted[0]
-            if not fits(self.slots.cost_to_resume(request), len(self.running), self.pool.num_available):
+            if not fits(self.running_set.cost_to_resume(request), len(self.running), self.pool.num_available):
                 break
-            events.append(self.slots.resume(request, now))
+            events.append(self.running_set.resume(request, now))
             if request.decoding and self._may_decode():
-                rows.append(Row(request, request.num_computed_tokens, 1, samples=True))
+                rows.append(ScheduledRequest(request, request.num_computed_tokens, 1, samples=True))
         return rows
 
     def _admit(self, now: float, events: list[Event]) -> None:
-        forming = not self.slots.num_taken
+        forming = not self.running_set.num_taken
         while (found := next(self._admissible(forming=forming), None)) is not None:
             request, passed = found
             for other in passed:
                 other.bypass_count += 1
             self.waiting.admit(request)
-            events.append(self.slots.admit(request, now))
+            events.append(self.running_set.admit(request, now))
             if self.policy.holds_slots:
                 slots = self.policy.slots(self.settings.slots)
-                self.slots.reserve(further_answers(self.waiting, request), slots)
+                self.running_set.reserve(further_answers(self.waiting, request), slots)
 
     def _admissible(self, *, forming: bool = False) -> Iterator[tuple[Request, Sequence[Request]]]:
-        return admissible(self.waiting, self.slots, self.pool, self.settings, self.policy, forming=forming)
+        return admissible(self.waiting, self.running_set, self.pool, self.settings, self.policy, forming=forming)
 
-    def _plan_prefills(self, decodes: Sequence[Row]) -> list[Row]:
+    def _plan_prefills(self, decodes: Sequence[ScheduledRequest]) -> list[ScheduledRequest]:
         prefills = [request for request in self.running if not request.decoding]
         self.budget_in_force = self._choose_budget(decodes, prefills[0].num_computed_tokens if prefills else 0)
         counts = split_budget(prefills, self.budget_in_force)
         return [
-            Row(request, start, count, samples=start + count == request.num_tokens)
+            ScheduledRequest(request, start, count, samples=start + count == request.num_tokens)
             for request in prefills
             if (count := counts[request.id]) > 0
             for start in (request.num_computed_tokens,)
         ]
 
-    def _choose_budget(self, decodes: Sequence[Row], prefilled: int) -> int:
+    def _choose_budget(self, decodes: Sequence[ScheduledRequest], prefilled: int) -> int:
         """The setting, or with an ITL target the most that running streams can bear.
 
         ``prefilled``: computed tokens of the oldest prefill, to which most of the budget goes.
@@ -353,16 +351,12 @@ class Scheduler:
         del self._by_id[request.id]
         if request.state is State.WAITING:
             self.waiting.remove(request)
-            self.slots.give_up_reserved(request)
+            self.running_set.give_up_reserved(request)
         else:
             self.waiting.leave(request.user)
-            self.slots.leave(request, now, hold=self.policy.holds_slots)
+            self.running_set.leave(request, now, hold=self.policy.holds_slots)
         if request.output_limit is not None:
             del request.token_ids[request.num_prompt_tokens + request.output_limit :]
         request.state = state
         request.timeline.ended = now
         events.append(Event(EventKind(state.value), request, now))
-
-    def check(self) -> None:
-        """Raise AssertionError unless every invariant of this room holds (see ``engine/core/invariants.py``)."""
-        check_scheduler(self)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from slotdeck.engine.core.block_pool import blocks_for
-from slotdeck.engine.core.request import Request, Swap
+from slotdeck.engine.core.request import Request
+from slotdeck.engine.core.step import Swap
 
 
 class SwapLedger:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import torch
 
-from slotdeck.engine.core.request import Swap
+from slotdeck.engine.core.step import Swap
 from slotdeck.engine.model.kv_store import KVStore
 
 

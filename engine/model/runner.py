@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from slotdeck.engine.core.kv_memory import tokens_that_fit
-from slotdeck.engine.core.request import ModelRunnerOutput, Request, Row, SchedulerOutput
+from slotdeck.engine.core.request import Request
+from slotdeck.engine.core.step import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from slotdeck.engine.kernels.library import Draw
 from slotdeck.engine.model.attention import Span, sort_key
 from slotdeck.engine.model.decoder import Batch
@@ -36,11 +37,11 @@ from slotdeck.engine.settings import BLOCK_SIZE
 class _Wanted:
     """Rows of a step after which a token is wanted, by how it is found."""
 
-    greedy: list[Row] = field(default_factory=list)
+    greedy: list[ScheduledRequest] = field(default_factory=list)
     """The decoder takes the best."""
-    drawn: list[Row] = field(default_factory=list)
+    drawn: list[ScheduledRequest] = field(default_factory=list)
     """The decoder draws it."""
-    logits: list[Row] = field(default_factory=list)
+    logits: list[ScheduledRequest] = field(default_factory=list)
     """``sample`` finds it from the logits."""
 
 
@@ -176,7 +177,7 @@ class Runner:
         for swap in plan.swap_ins:
             self.swapped_in += self._host_copies.swap_in(swap)
 
-    def _refusal(self, row: Row) -> str | None:
+    def _refusal(self, row: ScheduledRequest) -> str | None:
         """Why a row cannot be computed, or None."""
         tokens = row.request.token_ids[row.start : row.start + row.count]
         if len(tokens) != row.count or row.count < 1:
@@ -187,7 +188,7 @@ class Runner:
             return f"position {row.start + row.count - 1} is beyond the {self._config.max_positions} of the model"
         return None
 
-    def _compute(self, rows: Sequence[Row], result: ModelRunnerOutput) -> None:
+    def _compute(self, rows: Sequence[ScheduledRequest], result: ModelRunnerOutput) -> None:
         began = time.perf_counter()
         spans = [Span(row.start, row.count, row.request.block_ids) for row in rows]
         order = sorted(range(len(rows)), key=lambda index: sort_key(spans[index]))
@@ -228,7 +229,7 @@ class Runner:
             if logprobs is not None:
                 result.logprobs[row.request.id] = logprobs
 
-    def _wanted(self, rows: Sequence[Row]) -> _Wanted:
+    def _wanted(self, rows: Sequence[ScheduledRequest]) -> _Wanted:
         wanted = _Wanted()
         for row in rows:
             if not row.samples:
@@ -243,7 +244,7 @@ class Runner:
 
     def _batch(
         self,
-        rows: Sequence[Row],
+        rows: Sequence[ScheduledRequest],
         spans: Sequence[Span],
         ends: Sequence[int],
         wanted: _Wanted,
@@ -271,7 +272,12 @@ class Runner:
         )
 
     def _fail(
-        self, rows: Sequence[Row], ends: Sequence[int], good: np.ndarray, batch: Batch, result: ModelRunnerOutput
+        self,
+        rows: Sequence[ScheduledRequest],
+        ends: Sequence[int],
+        good: np.ndarray,
+        batch: Batch,
+        result: ModelRunnerOutput,
     ) -> None:
         """Fail the requests with a token that is not finite and clear what they wrote in this step."""
         for row, end in zip(rows, ends, strict=True):

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from slotdeck.engine.core.request import Request, SamplingParams, TokenLogprobs
+from slotdeck.engine.core.request import Request, SamplingParams
+from slotdeck.engine.core.step import TokenLogprobs
 from slotdeck.engine.kernels.library import MIN_TEMPERATURE
 
 NOT_FINITE = "the model computed values that are not finite (NaN or infinity) for this request"

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from slotdeck.engine.live_changes import RevisionConflictError
+from slotdeck.engine.loop.live_changes import RevisionConflictError
 from slotdeck.engine.server.chat_request import read_json
 from slotdeck.engine.server.context import ServerContext
 from slotdeck.engine.server.errors import ApiError

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slotdeck.engine.core.request import TokenLogprobs
+from slotdeck.engine.core.step import TokenLogprobs
 from slotdeck.engine.text.detokenizer import Detokenizer
 from slotdeck.engine.text.stop import StopMatcher
 from slotdeck.engine.text.tokenizer import TextModel

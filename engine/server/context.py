@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from slotdeck.engine.loop import EngineLoop
+from slotdeck.engine.loop.engine_loop import EngineLoop
 from slotdeck.engine.server.keys import KeyRing
 from slotdeck.engine.server.output_router import OutputRouter
 from slotdeck.engine.server.tokenizer_pool import TokenizerPool

@@ -10,8 +10,8 @@ from typing import Any
 
 from slotdeck.engine.core.events import QueueFullError, RequestTooLargeError
 from slotdeck.engine.core.request import Request, Timeline
-from slotdeck.engine.loop import EngineUnavailableError
-from slotdeck.engine.outputs import Output
+from slotdeck.engine.loop.engine_loop import EngineUnavailableError
+from slotdeck.engine.loop.outputs import Output
 from slotdeck.engine.server.chat_request import ChatRequest, read_chat_request, read_json
 from slotdeck.engine.server.choice import Choice, Delta
 from slotdeck.engine.server.context import ServerContext

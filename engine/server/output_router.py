@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-from slotdeck.engine.outputs import Output
+from slotdeck.engine.loop.outputs import Output
 
 MAX_PENDING = 4096
 """Outputs kept for a client that reads slowly, beyond what the socket buffers hold."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import uvicorn
 from starlette.types import ASGIApp
 
-from slotdeck.engine.loop import EngineLoop
+from slotdeck.engine.loop.engine_loop import EngineLoop
 from slotdeck.engine.server.app import create_admin_app, create_app
 from slotdeck.engine.server.context import ServedModel, ServerContext
 from slotdeck.engine.server.keys import KeyRing, load_api_keys

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slotdeck.engine.core.events import Event
-from slotdeck.engine.core.request import Request, SchedulerOutput
+from slotdeck.engine.core.request import Request
+from slotdeck.engine.core.step import SchedulerOutput
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import HostInfo
 from slotdeck.engine.telemetry.request_detail import ChangeInfo, ChunkInfo, RequestDetail, SettingsInfo, StallInfo

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from typing import Any, NamedTuple
 
-from slotdeck.engine.core.request import SchedulerOutput
+from slotdeck.engine.core.step import SchedulerOutput
 
 MAX_STEPS = 4096
 """Steps kept: twenty seconds of the fastest machine, minutes of a slow one."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from slotdeck.engine.core.events import Event, EventKind, PreemptionCause
-from slotdeck.engine.core.request import SchedulerOutput
+from slotdeck.engine.core.step import SchedulerOutput
 from slotdeck.engine.telemetry.estimate import Pace
 from slotdeck.engine.telemetry.frame import CounterInfo, FrameEvent, WindowInfo
 from slotdeck.engine.telemetry.metrics import Metrics

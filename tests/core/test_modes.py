@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slotdeck.engine.core.request import Request, SchedulerOutput, State
+from slotdeck.engine.core.invariants import check_scheduler
+from slotdeck.engine.core.request import Request, State
+from slotdeck.engine.core.step import SchedulerOutput
 from tests.support.core_engine import Engine, shares
 
 
@@ -111,15 +113,15 @@ def test_a_slot_is_kept_for_nobody_who_will_not_come(how: str) -> None:
     engine = Engine(mode="static", slots=2, queue=16, budget=16)
     first, second = several(engine, 2)
     engine.step()
-    assert engine.scheduler.slots.reserved == [second]
+    assert engine.scheduler.running_set.reserved == [second]
     if how == "cancelled":
         engine.scheduler.cancel(second.id, engine.now)
     elif how == "first cancelled":
         engine.scheduler.cancel(first.id, engine.now)
     else:
         engine.change(**({"slots": 1} if how == "fewer slots" else {"mode": "continuous"}))
-    engine.scheduler.check()
-    assert (second in engine.scheduler.slots.reserved) is (how == "first cancelled")
+    check_scheduler(engine.scheduler)
+    assert (second in engine.scheduler.running_set.reserved) is (how == "first cancelled")
     engine.run_to_end()
     ended = State.CANCELLED if how == "cancelled" else State.FINISHED
     assert second.state is ended

@@ -6,7 +6,9 @@ import pytest
 
 from slotdeck.engine.core.block_pool import BlockPool, PoolExhaustedError
 from slotdeck.engine.core.events import EventKind, QueueFullError, RequestTooLargeError
-from slotdeck.engine.core.request import FinishReason, ModelRunnerOutput, SchedulerOutput, State
+from slotdeck.engine.core.invariants import check_scheduler
+from slotdeck.engine.core.request import FinishReason, State
+from slotdeck.engine.core.step import ModelRunnerOutput, SchedulerOutput
 from slotdeck.engine.settings import SettingsError
 from tests.support.core_engine import Engine, shares
 
@@ -142,7 +144,7 @@ def test_cancelled_while_preempted_gives_everything_back() -> None:
     while victim.state is not State.PREEMPTED:
         engine.step()
     engine.scheduler.cancel(victim.id, engine.now)
-    engine.scheduler.check()
+    check_scheduler(engine.scheduler)
     assert victim.state is State.CANCELLED
     engine.run_to_end()
     assert engine.scheduler.pool.num_used == 0
@@ -300,7 +302,7 @@ def test_a_step_that_fails_does_not_fail_who_had_the_whole_answer_or_left() -> N
     engine.scheduler.finish(done.id, 3, engine.now)
     engine.scheduler.cancel(left.id, engine.now)
     engine.scheduler.fail_step(plan, "injected", engine.now)
-    engine.scheduler.check()
+    check_scheduler(engine.scheduler)
     assert [request.state for request in (done, left, other)] == [State.FINISHED, State.CANCELLED, State.FAILED]
     assert done.num_output_tokens == 3
 

@@ -14,16 +14,10 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from slotdeck.engine.core.block_pool import BlockPool, blocks_for
 from slotdeck.engine.core.events import Event, EventKind, QueueFullError, RequestTooLargeError
-from slotdeck.engine.core.request import (
-    FinishReason,
-    ModelRunnerOutput,
-    Request,
-    SamplingParams,
-    SchedulerOutput,
-    State,
-    Timeline,
-)
+from slotdeck.engine.core.invariants import check_scheduler
+from slotdeck.engine.core.request import FinishReason, Request, SamplingParams, State, Timeline
 from slotdeck.engine.core.scheduler import Scheduler
+from slotdeck.engine.core.step import ModelRunnerOutput, SchedulerOutput
 from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings, SettingsError
 
 END_TOKEN = 7
@@ -200,7 +194,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         decoding = [r for r in scheduler.running if r.decoding]
         admitted_before, settings = len(scheduler.admitted()), scheduler.settings
         oldest = scheduler.running[0] if scheduler.running else None
-        reserved = list(scheduler.slots.reserved)
+        reserved = list(scheduler.running_set.reserved)
         plan, events = scheduler.plan(self.tick())
         self.observe(events)
         kinds = {event.kind for event in events}
@@ -272,7 +266,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             if self.scheduler.has_work:
                 self.make_plan()
                 self.commit(bad=None, stops=None)
-                self.scheduler.check()
+                check_scheduler(self.scheduler)
 
     @precondition(lambda self: self.plan is not None)
     @rule()
@@ -291,7 +285,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def consistent(self) -> None:
-        self.scheduler.check()
+        check_scheduler(self.scheduler)
         assert self.pool.num_used + self.pool.num_reclaimable + self.pool.num_free == self.pool.num_blocks
         assert self.received == self.refused + len(self.ended) + self.scheduler.num_in_flight
         assert self.scheduler.swapped_bytes <= 1000
@@ -325,7 +319,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.make_plan()
             else:
                 break
-            self.scheduler.check()
+            check_scheduler(self.scheduler)
         assert not self.scheduler.has_work, "not live: work is left"
         assert self.pool.num_used == 0
         assert self.scheduler.swapped_bytes == 0

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from slotdeck.engine.core.events import EventKind
-from slotdeck.engine.core.request import SchedulerOutput, State
+from slotdeck.engine.core.invariants import check_scheduler
+from slotdeck.engine.core.request import State
+from slotdeck.engine.core.step import SchedulerOutput
 from slotdeck.engine.settings import SettingsError
 from tests.support.core_engine import Engine
 
@@ -64,7 +66,7 @@ def test_a_failed_step_turns_swapped_into_recompute() -> None:
     while second.state is not State.PREEMPTED:
         engine.step()
     engine.scheduler.fail_step(engine.plan(), "injected", engine.now)
-    engine.scheduler.check()
+    check_scheduler(engine.scheduler)
     assert second.swapped_tokens == 0
     engine.run_to_end()
     assert second.state is State.FINISHED
@@ -78,7 +80,7 @@ def test_kv_pool_grows_and_shrinks_under_load_without_losing_a_token() -> None:
         engine.step()
         if step % 10 == 0:
             engine.scheduler.resize([8, 30, 6, 20][step // 10 % 4], engine.now)
-            engine.scheduler.check()
+            check_scheduler(engine.scheduler)
     engine.run_to_end()
     assert all(request.state is State.FINISHED and request.num_output_tokens == 50 for request in requests)
 

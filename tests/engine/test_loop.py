@@ -8,8 +8,8 @@ import pytest
 
 from slotdeck.engine.core.events import QueueFullError
 from slotdeck.engine.core.request import Request, SamplingParams, Timeline
-from slotdeck.engine.live_changes import RevisionConflictError
-from slotdeck.engine.loop import EngineUnavailableError
+from slotdeck.engine.loop.engine_loop import EngineUnavailableError
+from slotdeck.engine.loop.live_changes import RevisionConflictError
 from slotdeck.engine.settings import SettingsError
 from tests.support.loop_bench import PATIENCE, Bench, balanced
 

@@ -15,9 +15,10 @@ from slotdeck.console.advice.simulator import Simulator
 from slotdeck.console.advice.step_model import StepTimes
 from slotdeck.console.advice.traffic import Edge, Traffic, User
 from slotdeck.engine.core.block_pool import blocks_for
-from slotdeck.engine.core.request import ModelRunnerOutput, Request, SchedulerOutput
-from slotdeck.engine.loop import EngineLoop
-from slotdeck.engine.outputs import Output
+from slotdeck.engine.core.request import Request
+from slotdeck.engine.core.step import ModelRunnerOutput, SchedulerOutput
+from slotdeck.engine.loop.engine_loop import EngineLoop
+from slotdeck.engine.loop.outputs import Output
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.step_log import work_of
 from tests.support.calibration import PRICES

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from slotdeck.engine.core.request import ModelRunnerOutput
-from slotdeck.engine.loop import EngineUnavailableError
+from slotdeck.engine.core.step import ModelRunnerOutput
+from slotdeck.engine.loop.engine_loop import EngineUnavailableError
 from slotdeck.engine.settings import SettingsError
 from tests.support.loop_bench import PATIENCE, Bench, balanced
 

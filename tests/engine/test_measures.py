@@ -9,8 +9,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from slotdeck.engine.core.events import Event
-from slotdeck.engine.core.request import ModelRunnerOutput, Request, SamplingParams, SchedulerOutput, Timeline
-from slotdeck.engine.loop import EngineLoop
+from slotdeck.engine.core.request import Request, SamplingParams, Timeline
+from slotdeck.engine.core.step import ModelRunnerOutput, SchedulerOutput
+from slotdeck.engine.loop.engine_loop import EngineLoop
 from slotdeck.engine.settings import LiveSettings
 from tests.support.loop_bench import PATIENCE, Bench, Client, StubRunner
 

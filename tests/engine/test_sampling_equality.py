@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from slotdeck.engine.core.block_pool import BlockPool
-from slotdeck.engine.core.request import Request, SamplingParams, Timeline, TokenLogprobs
+from slotdeck.engine.core.request import Request, SamplingParams, Timeline
 from slotdeck.engine.core.scheduler import Scheduler
+from slotdeck.engine.core.step import TokenLogprobs
 from slotdeck.engine.model.runner import Runner
 from slotdeck.engine.settings import LiveSettings
 from tests.support.transformers_twin import NEAR_TIE, Twin, make_twin

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from slotdeck.engine.core.request import Row, SchedulerOutput
+from slotdeck.engine.core.step import ScheduledRequest, SchedulerOutput
 from slotdeck.engine.model import runner as runner_module
 from slotdeck.engine.model.load import load_model
 from slotdeck.engine.model.runner import Runner
@@ -76,7 +76,7 @@ def test_logits_of_chunks_equal_those_of_the_whole(
         for start in range(0, 333, chunk):
             count = min(chunk, 333 - start)
             seen.clear()
-            runner.run(SchedulerOutput(rows=(Row(request, start, count, True),), num_decodes=0))
+            runner.run(SchedulerOutput(rows=(ScheduledRequest(request, start, count, True),), num_decodes=0))
             torch.testing.assert_close(seen[0][0], wanted[start + count - 1], rtol=1e-4, atol=2e-4)
 
 
@@ -129,7 +129,9 @@ def test_a_smaller_pool_type_is_read_back_as_stored_whatever_the_chunk(
         request.block_ids = random.Random(chunk).sample(range(16), 7)
         for start in range(0, 100, chunk):
             count = min(chunk, 100 - start)
-            runner.run(SchedulerOutput(rows=(Row(request, start, count, start + count == 100),), num_decodes=0))
+            runner.run(
+                SchedulerOutput(rows=(ScheduledRequest(request, start, count, start + count == 100),), num_decodes=0)
+            )
     for other in seen[1:]:
         torch.testing.assert_close(other, seen[0], rtol=0.02, atol=0.05)
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from slotdeck.engine.core.kv_memory import KV_VALUE_BYTES, tokens_that_fit
-from slotdeck.engine.core.request import Row, SchedulerOutput
+from slotdeck.engine.core.step import ScheduledRequest, SchedulerOutput
 from slotdeck.engine.model import kv_store
 from slotdeck.engine.model import runner as runner_module
 from slotdeck.engine.model.attention import Span, build_layout, reference_attention
@@ -286,7 +286,7 @@ def test_growing_is_refused_before_anything_changes(tmp_path: Path, monkeypatch:
     runner = Runner(model, 10)
     request = make_request("a", random_prompt(random.Random(0), 20))
     request.block_ids = [3, 5]
-    plan = SchedulerOutput(rows=(Row(request, 0, 20, True),), num_decodes=0)
+    plan = SchedulerOutput(rows=(ScheduledRequest(request, 0, 20, True),), num_decodes=0)
     token = runner.run(plan).tokens["a"]
     per_token = model.config.kv_bytes_per_token("fp32")
     monkeypatch.setattr(runner_module, "available_memory", lambda device: 10 * 16 * per_token)
@@ -298,7 +298,7 @@ def test_growing_is_refused_before_anything_changes(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(runner_module, "available_memory", lambda device: 0)
     runner.resize(6)  # what gives memory back is never refused
     assert runner.kv_bytes == 6 * 16 * per_token
-    again = SchedulerOutput(rows=(Row(request, 19, 1, True),), num_decodes=0)
+    again = SchedulerOutput(rows=(ScheduledRequest(request, 19, 1, True),), num_decodes=0)
     assert runner.run(again).tokens["a"] == token
 
     def scarce(*_: Any) -> torch.Tensor:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from slotdeck.engine.core.request import Request, Row, SchedulerOutput, Swap
+from slotdeck.engine.core.request import Request
+from slotdeck.engine.core.step import ScheduledRequest, SchedulerOutput, Swap
 from slotdeck.engine.model.kv_store import KV_DTYPES
 from slotdeck.engine.model.load import LoadedModel, load_model
 from slotdeck.engine.model.runner import Runner
@@ -25,7 +26,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 
 
 def plan(
-    *rows: Row, outs: tuple[Swap, ...] = (), drops: tuple[str, ...] = (), ins: tuple[Swap, ...] = ()
+    *rows: ScheduledRequest, outs: tuple[Swap, ...] = (), drops: tuple[str, ...] = (), ins: tuple[Swap, ...] = ()
 ) -> SchedulerOutput:
     return SchedulerOutput(rows=rows, num_decodes=0, swap_outs=outs, swap_drops=drops, swap_ins=ins)
 
@@ -33,7 +34,7 @@ def plan(
 def prefilled(runner: Runner, id: str, blocks: list[int], length: int = 40) -> Request:
     request = make_request(id, random_prompt(random.Random(id), length))
     request.block_ids = blocks
-    runner.run(plan(Row(request, 0, length, True)))
+    runner.run(plan(ScheduledRequest(request, 0, length, True)))
     return request
 
 
@@ -104,9 +105,9 @@ def test_one_step_swaps_out_then_drops_then_in_then_computes(model: LoadedModel)
     prefilled(runner, "b", [0, 1, 2])
     prefilled(runner, "c", [3, 4, 5])
     # b leaves the blocks that a takes back in the same step, and a goes on computing in it; c is out and forgotten.
-    expected = Runner(model, 6).run(plan(Row(_with_blocks(a, [0, 1, 2]), 0, 40, True))).tokens["a"]
+    expected = Runner(model, 6).run(plan(ScheduledRequest(_with_blocks(a, [0, 1, 2]), 0, 40, True))).tokens["a"]
     step = plan(
-        Row(_with_blocks(a, [2, 0, 1]), 39, 1, True),
+        ScheduledRequest(_with_blocks(a, [2, 0, 1]), 39, 1, True),
         outs=(Swap("b", (0, 1, 2)), Swap("c", (3, 4, 5))),
         drops=("c", "nobody"),
         ins=(Swap("a", (2, 0, 1)),),
@@ -154,11 +155,11 @@ def test_a_failing_step_leaks_no_host_copies(model: LoadedModel, monkeypatch: py
     with monkeypatch.context() as patch:
         patch.setattr(model.decoder, "_attention", broken)
         with pytest.raises(RuntimeError):
-            runner.run(plan(Row(b, 0, 30, True), outs=(Swap("a", (0, 1, 2)),)))
+            runner.run(plan(ScheduledRequest(b, 0, 30, True), outs=(Swap("a", (0, 1, 2)),)))
     assert runner.swapped_bytes == 3 * runner.block_bytes
     runner.forget_swapped()
     assert runner.swapped_bytes == 0
-    assert "b" in runner.run(plan(Row(b, 0, 30, True))).tokens
+    assert "b" in runner.run(plan(ScheduledRequest(b, 0, 30, True))).tokens
 
 
 def test_host_memory_that_runs_out_holds_nothing_of_that_request(

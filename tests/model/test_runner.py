@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from slotdeck.engine.core.request import Row, SchedulerOutput
+from slotdeck.engine.core.step import ScheduledRequest, SchedulerOutput
 from slotdeck.engine.model import runner as runner_module
 from slotdeck.engine.model.attention import GROUP_COST, TILE, Span, build_layout, sort_key
 from slotdeck.engine.model.errors import ModelError
@@ -72,7 +72,7 @@ def test_a_step_that_breaks_leaves_no_half_written_values(model: LoadedModel, mo
     runner = Runner(model, 8)
     request = make_request("a", random_prompt(random.Random(0), 20))
     request.block_ids = [3, 5]
-    plan = SchedulerOutput(rows=(Row(request, 0, 20, True),), num_decodes=0)
+    plan = SchedulerOutput(rows=(ScheduledRequest(request, 0, 20, True),), num_decodes=0)
 
     def broken(*_: Any) -> None:
         raise RuntimeError("no")
@@ -91,7 +91,7 @@ def test_a_plan_that_does_not_fit_the_pool_is_an_error(model: LoadedModel) -> No
     for blocks in ([0], [0, 4], [0, -1]):
         request.block_ids = blocks
         with pytest.raises(ValueError, match=r"blocks|block ids"):
-            runner.run(SchedulerOutput(rows=(Row(request, 0, 20, True),), num_decodes=0))
+            runner.run(SchedulerOutput(rows=(ScheduledRequest(request, 0, 20, True),), num_decodes=0))
 
 
 def test_the_same_seed_gives_the_same_text_whatever_the_batch(model: LoadedModel) -> None:

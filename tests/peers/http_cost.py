@@ -19,8 +19,8 @@ import threading
 import time
 from pathlib import Path
 
-from slotdeck.engine.core.request import ModelRunnerOutput, SchedulerOutput
-from slotdeck.engine.loop import EngineLoop
+from slotdeck.engine.core.step import ModelRunnerOutput, SchedulerOutput
+from slotdeck.engine.loop.engine_loop import EngineLoop
 from slotdeck.engine.model.load import find_model
 from slotdeck.engine.server.context import ServedModel
 from slotdeck.engine.server.listeners import open_listeners

@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from slotdeck.engine.loop import EngineLoop
+from slotdeck.engine.loop.engine_loop import EngineLoop
 from slotdeck.engine.server.context import ServedModel
 from slotdeck.engine.server.listeners import open_listeners
 from slotdeck.engine.server.output_router import OutputRouter

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotdeck.engine.core.request import TokenLogprobs
+from slotdeck.engine.core.step import TokenLogprobs
 from slotdeck.engine.server.choice import Choice, Delta
 from slotdeck.engine.text.tokenizer import TextModel
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import slotdeck.engine.start
 from slotdeck.engine.__main__ import main
-from slotdeck.engine.core.request import ModelRunnerOutput, SchedulerOutput
+from slotdeck.engine.core.step import ModelRunnerOutput, SchedulerOutput
 from slotdeck.engine.model.runner import Runner
 
 WEDGE = Path(sys.argv.pop())

@@ -6,8 +6,10 @@ from typing import Any
 
 from slotdeck.engine.core.block_pool import BlockPool
 from slotdeck.engine.core.events import Event
-from slotdeck.engine.core.request import ModelRunnerOutput, Request, SamplingParams, SchedulerOutput, Timeline
+from slotdeck.engine.core.invariants import check_scheduler
+from slotdeck.engine.core.request import Request, SamplingParams, Timeline
 from slotdeck.engine.core.scheduler import Scheduler
+from slotdeck.engine.core.step import ModelRunnerOutput, SchedulerOutput
 from slotdeck.engine.settings import LiveSettings
 
 
@@ -47,7 +49,7 @@ class Engine:
         self.now += 1
         tokens = {row.request.id: token for row in plan.rows if row.samples}
         self.events += self.scheduler.commit(plan, ModelRunnerOutput(tokens=tokens), self.now)
-        self.scheduler.check()
+        check_scheduler(self.scheduler)
 
     def step(self) -> SchedulerOutput:
         plan = self.plan()

@@ -7,9 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from slotdeck.engine.core.request import ModelRunnerOutput, Request, SamplingParams, SchedulerOutput, Timeline
-from slotdeck.engine.loop import EngineLoop
-from slotdeck.engine.outputs import Output
+from slotdeck.engine.core.request import Request, SamplingParams, Timeline
+from slotdeck.engine.core.step import ModelRunnerOutput, SchedulerOutput
+from slotdeck.engine.loop.engine_loop import EngineLoop
+from slotdeck.engine.loop.outputs import Output
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import EngineInfo
 from tests.support.model_free import NoTensors

@@ -19,8 +19,9 @@ from typing import Any
 
 import httpx
 
-from slotdeck.engine.core.request import ModelRunnerOutput, Request, SamplingParams, SchedulerOutput, TokenLogprobs
-from slotdeck.engine.loop import EngineLoop
+from slotdeck.engine.core.request import Request, SamplingParams
+from slotdeck.engine.core.step import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
+from slotdeck.engine.loop.engine_loop import EngineLoop
 from slotdeck.engine.server.context import ServedModel
 from slotdeck.engine.server.listeners import open_listeners
 from slotdeck.engine.server.output_router import OutputRouter

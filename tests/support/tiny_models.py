@@ -11,7 +11,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
 
-from slotdeck.engine.core.request import ModelRunnerOutput, Request, Row, SamplingParams, SchedulerOutput, Timeline
+from slotdeck.engine.core.request import Request, SamplingParams, Timeline
+from slotdeck.engine.core.step import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from slotdeck.engine.model.runner import Runner
 from slotdeck.engine.settings import BLOCK_SIZE
 
@@ -103,14 +104,14 @@ class Driver:
 
     def step(self, running: list[Request]) -> ModelRunnerOutput:
         """Plan and run one step: all decodes, then random chunks within the budget."""
-        decodes = [Row(r, r.num_computed_tokens, 1, True) for r in running if r.decoding]
+        decodes = [ScheduledRequest(r, r.num_computed_tokens, 1, True) for r in running if r.decoding]
         chunks, left = [], self.random.randint(1, self.budget)
         for request in running:
             missing = request.num_tokens - request.num_computed_tokens
             if request.decoding or left == 0:
                 continue
             count = min(missing, self.random.randint(1, left))
-            chunks.append(Row(request, request.num_computed_tokens, count, count == missing))
+            chunks.append(ScheduledRequest(request, request.num_computed_tokens, count, count == missing))
             left -= count
         for row in decodes + chunks:
             needed = (row.start + row.count - 1) // BLOCK_SIZE + 1

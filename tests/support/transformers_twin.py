@@ -12,6 +12,7 @@ import torch
 
 from slotdeck.engine.core.block_pool import BlockPool, blocks_for
 from slotdeck.engine.core.events import Event
+from slotdeck.engine.core.invariants import check_scheduler
 from slotdeck.engine.core.limits import check_pool_size
 from slotdeck.engine.core.request import Request, SamplingParams, Timeline
 from slotdeck.engine.core.scheduler import Scheduler
@@ -110,7 +111,7 @@ class Drive:
         result = self.runner.run(plan)
         assert not result.failures
         self.events += events + self.scheduler.commit(plan, result, self.now + 0.5)
-        self.scheduler.check()
+        check_scheduler(self.scheduler)
         self.computed += plan.num_prefill_tokens
 
     def resize(self, blocks: int) -> None:

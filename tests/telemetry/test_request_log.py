@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from slotdeck.engine.core.block_pool import BlockPool
-from slotdeck.engine.core.request import ModelRunnerOutput, Request, SamplingParams, Timeline
+from slotdeck.engine.core.request import Request, SamplingParams, Timeline
 from slotdeck.engine.core.scheduler import Scheduler
+from slotdeck.engine.core.step import ModelRunnerOutput
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry import request_log
 from slotdeck.engine.telemetry.frame import HostInfo

@@ -18,18 +18,19 @@ from typing import Any
 
 from slotdeck.engine.core.block_pool import BlockPool
 from slotdeck.engine.core.events import Event, QueueFullError
-from slotdeck.engine.core.request import Request, SchedulerOutput
+from slotdeck.engine.core.request import Request
 from slotdeck.engine.core.scheduler import Scheduler
-from slotdeck.engine.live_changes import LiveChanges
-from slotdeck.engine.outputs import Deliver, Output, end_of, outputs_of
+from slotdeck.engine.core.step import SchedulerOutput
+from slotdeck.engine.loop.live_changes import LiveChanges
+from slotdeck.engine.loop.outputs import Deliver, Output, end_of, outputs_of
+from slotdeck.engine.loop.step_runner import StepRunner
+from slotdeck.engine.loop.watchdog import Watchdog
 from slotdeck.engine.settings import LiveSettings, SettingsError
-from slotdeck.engine.step_runner import StepRunner
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame, Health, LimitInfo
 from slotdeck.engine.telemetry.frames import estimates, frame_of, look
 from slotdeck.engine.telemetry.host import HostProbe
 from slotdeck.engine.telemetry.step_times import Profile, StepTimes
 from slotdeck.engine.telemetry.telemetry import Telemetry
-from slotdeck.engine.watchdog import Watchdog
 
 log = logging.getLogger("slotdeck.engine")
 

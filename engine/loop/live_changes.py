@@ -12,8 +12,8 @@ from slotdeck.engine.core.block_pool import blocks_for
 from slotdeck.engine.core.events import Event
 from slotdeck.engine.core.limits import check_pool_size, check_settings, least_blocks
 from slotdeck.engine.core.scheduler import Scheduler
+from slotdeck.engine.loop.step_runner import StepRunner
 from slotdeck.engine.settings import BLOCK_SIZE, SETTINGS, LiveSettings, SettingsError, explain
-from slotdeck.engine.step_runner import StepRunner
 from slotdeck.engine.telemetry.frame import Bounds, EngineInfo, LimitInfo
 from slotdeck.engine.telemetry.telemetry import Telemetry
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from slotdeck.engine.core.request import ModelRunnerOutput, SchedulerOutput
+from slotdeck.engine.core.step import ModelRunnerOutput, SchedulerOutput
 
 
 class StepRunner(Protocol):

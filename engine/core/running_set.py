@@ -15,7 +15,7 @@ from slotdeck.engine.core.request import Request, State
 from slotdeck.engine.core.swap import SwapLedger
 
 
-class Slots:
+class RunningSet:
     """The admitted requests. ``block_bytes`` is what one block takes in host memory."""
 
     def __init__(self, pool: BlockPool, prefix_cache: bool, block_bytes: int) -> None:
@@ -27,7 +27,7 @@ class Slots:
         """They have ended, but the batch they were in has not."""
         self.reserved: list[Request] = []
         """Further answers to a prompt that a static batch computes: they wait for it, and their slot waits for them."""
-        self.tables = BlockTables(pool, prefix_cache)
+        self._tables = BlockTables(pool, prefix_cache)
         self.swap = SwapLedger(block_bytes)
         self._pool = pool
         self._admissions = 0
@@ -39,6 +39,16 @@ class Slots:
     @property
     def num_taken(self) -> int:
         return len(self.running) + len(self.preempted) + len(self.held)
+
+    def set_prefix_cache(self, enabled: bool) -> None:
+        """Whether prompts reuse cached prefixes from now on; ``False`` also forgets those that are cached."""
+        self._tables.prefix_cache = enabled
+        if not enabled:
+            self._pool.drop_prefixes()
+
+    def publish(self, request: Request) -> None:
+        """Offer the blocks of a running request that have become full and computed as a prefix for others."""
+        self._tables.publish(request)
 
     @property
     def awaits_more(self) -> bool:
@@ -65,7 +75,7 @@ class Slots:
         """Give a request that waited the lowest slot and blocks for its whole known length, which must fit."""
         if request in self.reserved:
             self.reserved.remove(request)
-        self.tables.take(request)
+        self._tables.take(request)
         request.cached_tokens = request.num_computed_tokens
         taken = {other.slot for other in self.taken()}
         request.slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
@@ -84,7 +94,7 @@ class Slots:
         computed = request.num_computed_tokens
         moved = self.swap.swap_out(request, swap_space)
         request.lost_tokens = 0 if moved else computed
-        self.tables.release(request)
+        self._tables.release(request)
         self.running.remove(request)
         self.preempted.append(request)
         self.preempted.sort(key=_admission)
@@ -93,9 +103,13 @@ class Slots:
         request.preempted_at = now
         return Event(EventKind.PREEMPTED, request, now, tokens=computed, swapped_bytes=moved, cause=cause)
 
+    def cost_to_admit(self, request: Request) -> int:
+        """Blocks of those available now that a waiting request needs for its whole known length."""
+        return self._tables.cost(request)
+
     def cost_to_resume(self, request: Request) -> int:
         """Blocks of those available now that a preempted request needs for its whole known length."""
-        return blocks_for(request.num_tokens) if request.swapped_tokens else self.tables.cost(request)
+        return blocks_for(request.num_tokens) if request.swapped_tokens else self._tables.cost(request)
 
     def resume(self, request: Request, now: float) -> Event:
         """Give a preempted request blocks again, which must fit. What was copied out comes back; the rest, but for what
@@ -103,10 +117,10 @@ class Slots:
         moved = 0
         self.preempted.remove(request)
         if request.swapped_tokens:
-            self.tables.take_swapped(request)
+            self._tables.take_swapped(request)
             moved = self.swap.swap_in(request)
         else:
-            self.tables.take(request)
+            self._tables.take(request)
         again = max(0, request.lost_tokens - request.num_computed_tokens)
         request.recomputed_tokens += again
         request.lost_tokens = 0
@@ -124,7 +138,7 @@ class Slots:
             self.preempted.remove(request)
             _end_stall(request, now)
             self.swap.drop(request)
-        self.tables.release(request)
+        self._tables.release(request)
         if hold:
             self.held.append(request)
         self._end_batch()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from slotdeck.engine.core.events import Event, EventKind
-from slotdeck.engine.core.request import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
+from slotdeck.engine.core.step import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)

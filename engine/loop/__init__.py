@@ -1,0 +1,1 @@
+"""The engine's loop: runs steps in one thread, and applies changes of settings between them."""
