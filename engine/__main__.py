@@ -1,5 +1,5 @@
 """``python -m slotdeck.engine``: the engine process. ``serve`` runs it, ``model`` fetches and describes models,
-``measure`` measures steps for a speed card.
+``measure`` measures steps for a calibration.
 
 Exit codes: 0 ended well, 1 failed, 2 a bad setting or argument (a model or device that is not there is one), 3 port or
 socket in use, 70 a step was wedged.

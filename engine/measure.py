@@ -1,4 +1,4 @@
-"""Measures what steps cost, with nothing around them: no server, no clients. One half of a speed card; the other half
+"""Measures what steps cost, with nothing around them: no server, no clients. One half of a calibration; the other half
 is measured through a server under load, by the console.
 
 What the machine can do at most (reading memory, multiplying) is measured in the same run, so that shares of it mean
@@ -44,7 +44,7 @@ FACTOR = 2048
 
 
 def measure(settings: StartSettings, say: Callable[[str], None]) -> dict[str, Any]:
-    """Facts for a speed card: rates of one stream, steps of many kinds with their seconds, and the machine's limits.
+    """Facts for a calibration: rates of one stream, steps of many kinds with their seconds, and the machine's limits.
 
     ``say`` gets a line for each part. Raises ModelError when the model cannot be loaded.
     """

@@ -4,9 +4,9 @@
 
 Takes some five minutes for each run of everything. Three predictions stand beside what was measured:
 
-- *card*: from the saved speed card of this machine (`slotdeck bench --card`), which was measured at another time;
+- *card*: from the saved calibration of this machine (`slotdeck bench --calibrate`), measured at another time;
 - *others*: from the steps of all other cases of this very bench, so that a machine that became faster or slower since
-  the card was made is not taken for an error of the model;
+  the calibration was made is not taken for an error of the model;
 - *own*: from the steps of the case itself, so that only what the simulator does with them can be wrong.
 
 Measured is the median of the runs, by the engine's own clock; predicted the median over some seeds.
@@ -22,11 +22,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from slotdeck.console.advice.calibration import SpeedCard, SpeedCardError, newest_card, save_card
+from slotdeck.console.advice.calibration import Calibration, CalibrationError
 from slotdeck.console.advice.recorded import simulate
 from slotdeck.console.advice.step_model import StepModelError, fit
 from slotdeck.console.advice.traffic import Shape, Traffic, User
-from slotdeck.console.bench.calibrate import CARD_SETTINGS, measure_card
+from slotdeck.console.bench.calibrate import CALIBRATION_SETTINGS, calibrate
+from slotdeck.console.bench.calibration_file import newest_calibration, save_calibration
 from slotdeck.console.bench.machine import describe_machine
 from slotdeck.console.bench.verify import Measured, verify
 from slotdeck.engine.settings import LiveSettings, load_settings
@@ -49,63 +50,63 @@ def traffic_of(users: int) -> Traffic:
     return Traffic("agent", users, SECONDS, CONTEXT, seed=users, shape=SHORT)
 
 
-def predicted(card: SpeedCard, users: int, mode: str, seeds: int = SEEDS) -> dict[str, float]:
+def predicted(calibration: Calibration, users: int, mode: str, seeds: int = SEEDS) -> dict[str, float]:
     """The middle of some seeds, of each number that is compared."""
     traffic, outcomes = traffic_of(users), []
     for seed in range(seeds):
         scripts = [User(name, traffic.script(number), SECONDS) for number, name in enumerate(traffic.names())]
-        outcomes.append(simulate(scripts, settings_of(mode), card, seed))
+        outcomes.append(simulate(scripts, settings_of(mode), calibration, seed))
     return {name: median(getattr(outcome, name) for outcome in outcomes) for name in COMPARED}
 
 
-def refitted(card: SpeedCard, runs: Iterable[Measured]) -> SpeedCard:
-    """The card with the served steps of these runs; as it was when they are too few."""
+def refitted(calibration: Calibration, runs: Iterable[Measured]) -> Calibration:
+    """The calibration with the served steps of these runs; as it was when they are too few."""
     try:
-        return card.model_copy(update={"served": fit([sample for one in runs for sample in one.samples])})
+        return calibration.model_copy(update={"served": fit([sample for one in runs for sample in one.samples])})
     except StepModelError:
-        return card
+        return calibration
 
 
-def measured(card: SpeedCard, users: int, mode: str) -> Measured:
+def measured(calibration: Calibration, users: int, mode: str) -> Measured:
     start = load_settings({name: getattr(settings_of(mode), name) for name in
                            ("slots", "context", "queue", "budget", "kv_tokens", "mode")})  # fmt: skip
-    return verify(start, traffic_of(users), card.wording, lambda _text: None)
+    return verify(start, traffic_of(users), calibration.wording, lambda _text: None)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--runs", type=int, default=3, help="of each case; the median is compared")
-    parser.add_argument("--json", type=Path, help="write settings, card and measurements to this file")
+    parser.add_argument("--json", type=Path, help="write settings, calibration and measurements to this file")
     arguments = parser.parse_args()
     try:
-        card = newest_card()
-    except SpeedCardError:
-        card = measure_card(load_settings(CARD_SETTINGS), print)
-        save_card(card)
+        calibration = newest_calibration()
+    except CalibrationError:
+        calibration = calibrate(load_settings(CALIBRATION_SETTINGS), print)
+        save_calibration(calibration)
     found: dict[tuple[int, str], list[Measured]] = {case: [] for case in CASES}
     try:
         for turn in range(arguments.runs):
             for users, mode in CASES:
-                found[users, mode].append(measured(card, users, mode))
+                found[users, mode].append(measured(calibration, users, mode))
                 busy = found[users, mode][-1].others
                 print(f"run {turn + 1}: {users} users {mode}; other programs kept {busy:.1f} cores busy", flush=True)
     except KeyboardInterrupt:
         print("stopped; what was measured so far:")
     found = {case: runs for case, runs in found.items() if runs}
-    document = report(card, found)
+    document = report(calibration, found)
     if arguments.json:
         arguments.json.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
 
 
-def report(card: SpeedCard, found: dict[tuple[int, str], list[Measured]]) -> dict[str, Any]:
+def report(calibration: Calibration, found: dict[tuple[int, str], list[Measured]]) -> dict[str, Any]:
     """Print the table; gives what the test of orders is fed with."""
     heads = f"{'measured':>9} {'runs':>17}" + "".join(f"{name:>8} {'off':>5}" for name in ("card", "others", "own"))
     print(f"\n{'users':>5} {'mode':<11}{'':<18} {heads}")
     rows = []
     for (users, mode), runs in found.items():
         rest = [one for case, its in found.items() if case != (users, mode) for one in its]
-        cards = {"card": card, "others": refitted(card, rest), "own": refitted(card, runs)}
-        guesses = {name: predicted(which, users, mode) for name, which in cards.items()}
+        calibrations = {"card": calibration, "others": refitted(calibration, rest), "own": refitted(calibration, runs)}
+        guesses = {name: predicted(which, users, mode) for name, which in calibrations.items()}
         row: dict[str, Any] = {"users": users, "mode": mode, "others_busy": [round(one.others, 2) for one in runs]}
         for name in COMPARED:
             values = [value for one in runs if (value := getattr(one, name)) is not None]
@@ -120,7 +121,7 @@ def report(card: SpeedCard, found: dict[tuple[int, str], list[Measured]]) -> dic
     return {
         "measured": time.strftime("%Y-%m-%d %H:%M"),
         "machine": describe_machine(),
-        "card": refitted(card, everything).model_dump(),
+        "card": refitted(calibration, everything).model_dump(),
         "rows": rows,
     }
 

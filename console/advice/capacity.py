@@ -19,7 +19,7 @@ WEIGHT_WIDTHS = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.03125, "int4":
 PACKED = ("int8", "int4")
 """Types in which the table of tokens is kept in 16 bits and the output layer in int8, whatever the layers have."""
 UTILISATION = 0.92
-"""Part of a GPU's memory that weights and cache may take together; the rest is for everything else on the card."""
+"""Part of a GPU's memory that weights and cache may take together; the rest is for everything else on the GPU."""
 MAX_NAME = 100
 EVERY_CONTEXT = 256
 """A context is recommended in steps of this many tokens."""

@@ -173,8 +173,8 @@ def _vllm(chosen: Chosen) -> _Parts:
                f"{chosen.budget} + one for each slot, since running streams count there"),
         Option("--max-num-queued-reqs", str(slots + chosen.queue), f"{slots} that run + {chosen.queue} that wait, "
                "since both count there; more get 503, by default nobody does"),
-        Option("--gpu-memory-utilization", f"{chosen.utilisation:g}", "part of the card for weights and cache; what "
-               "the weights leave is the pool"),
+        Option("--gpu-memory-utilization", f"{chosen.utilisation:g}", "share of the GPU memory for weights and "
+               "cache; the pool gets what the weights leave"),
     ]  # fmt: skip
     if chosen.kv_dtype == "int8":
         options.append(Option("--kv-cache-dtype", "int8_per_token_head", "8-bit with a scale for each token and head, "

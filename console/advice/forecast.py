@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel, ConfigDict
 
-from slotdeck.console.advice.calibration import SpeedCard
+from slotdeck.console.advice.calibration import Calibration
 from slotdeck.console.advice.outcome import Outcome
 from slotdeck.console.advice.plan import Plan
 from slotdeck.console.advice.recorded import simulate
@@ -74,15 +74,18 @@ def people_of(plan: Plan) -> People | None:
     return People(users=load.users, pause=pause, prompt=question.prompt, answer=question.answer)
 
 
-def expect(people: People, settings: LiveSettings, card: SpeedCard, seed: int = 1) -> Expected:
-    """One simulation on the machine of the card. Prompts that leave no room for an answer are refused, each once."""
+def expect(people: People, settings: LiveSettings, calibration: Calibration, seed: int = 1) -> Expected:
+    """Simulate these people on the calibrated machine.
+
+    Prompts that leave no room for an answer are refused, one for each user.
+    """
     if people.prompt >= settings.context:
         return Expected(
             ttft_p95=None, itl_p95=None, tokens_per_second=None, preemptions=0, refused=people.users, finished=0
         )
     users = [User(f"user-{i}", _turns(people, settings.context, f"{seed}/{i}"), people.seconds)
              for i in range(people.users)]  # fmt: skip
-    return Expected.of(simulate(users, settings, card, seed))
+    return Expected.of(simulate(users, settings, calibration, seed))
 
 
 def _turns(people: People, context: int, seed: str) -> Iterator[Turn]:

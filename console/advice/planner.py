@@ -66,7 +66,7 @@ def _generate_seconds(question: Question) -> tuple[float, tuple[str, ...]]:
         return question.speed.turn(question.prompt, question.answer), ()
     missing = "the lengths of prompt and answer" if question.speed is not None else "a measured speed"
     if question.speed is None:
-        missing += " (`slotdeck bench --card`)"
+        missing += " (`slotdeck bench --calibrate`)"
     return GENERATE_SECONDS, (f"{GENERATE_SECONDS:g} s of work for each turn, for want of {missing}",)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slotdeck.console.advice.calibration import SpeedCard
+from slotdeck.console.advice.calibration import Calibration
 from slotdeck.console.advice.finding import FEW_REQUESTS, time_text
 from slotdeck.console.advice.outcome import Outcome
 from slotdeck.console.advice.recorded import replay
@@ -71,7 +71,7 @@ def predict(
     records: Sequence[RequestRecord],
     limits: LimitInfo,
     changes: Mapping[str, Any],
-    card: SpeedCard,
+    calibration: Calibration,
     measured: WindowInfo,
 ) -> Prediction:
     """``measured`` is what the records were really like. Raises NoPredictionError."""
@@ -79,7 +79,7 @@ def predict(
     if len(sent) < FEW_REQUESTS:
         raise NoPredictionError(f"only {len(sent)} requests are recorded")
     before, after = _settings(limits, {}), _settings(limits, changes)
-    now = Expected.of(replay(sent, before, card))
+    now = Expected.of(replay(sent, before, calibration))
     for name, said, was in (
         ("TTFT", now.ttft_p95, measured.ttft_p95),
         ("ITL", now.itl_p95, measured.itl_p95),
@@ -87,9 +87,9 @@ def predict(
         if not _near(said, was):
             raise NoPredictionError(
                 f"the simulator says {name} p95 {time_text(said)} where {time_text(was)} was measured; "
-                "the speed card may be old, or the machine busy with other work"
+                "the calibration may be old, or the machine busy with other work"
             )
-    return Prediction(now, Expected.of(replay(sent, after, card)), len(sent))
+    return Prediction(now, Expected.of(replay(sent, after, calibration)), len(sent))
 
 
 def _newest(records: Sequence[RequestRecord]) -> list[RequestRecord]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from slotdeck.console.advice.calibration import SpeedCard
+from slotdeck.console.advice.calibration import Calibration
 from slotdeck.console.advice.outcome import Outcome
 from slotdeck.console.advice.simulator import Simulator
 from slotdeck.console.advice.step_model import StepTimes
@@ -70,19 +70,21 @@ def users_of(records: Sequence[RequestRecord]) -> list[User]:
     return [User(chain.user, chain.turns, seconds=float("inf")) for chain in chains]
 
 
-def replay(records: Sequence[RequestRecord], settings: LiveSettings, card: SpeedCard, seed: int = 1) -> Outcome:
+def replay(
+    records: Sequence[RequestRecord], settings: LiveSettings, calibration: Calibration, seed: int = 1
+) -> Outcome:
     """What the recorded requests would have got under these settings."""
-    return simulate(users_of(records), settings, card, seed)
+    return simulate(users_of(records), settings, calibration, seed)
 
 
-def simulate(users: Sequence[User], settings: LiveSettings, card: SpeedCard, seed: int = 1) -> Outcome:
-    """One run on the machine of the card."""
-    block_bytes = card.kv_bytes_per_token * BLOCK_SIZE
+def simulate(users: Sequence[User], settings: LiveSettings, calibration: Calibration, seed: int = 1) -> Outcome:
+    """One run on the machine of the calibration."""
+    block_bytes = calibration.kv_bytes_per_token * BLOCK_SIZE
     simulator = Simulator(
         settings,
-        StepTimes(card.served, seed),
-        card.edge,
+        StepTimes(calibration.served, seed),
+        calibration.edge,
         block_bytes=block_bytes,
-        block_copy_seconds=block_bytes / card.kv_copy_bytes_per_second,
+        block_copy_seconds=block_bytes / calibration.kv_copy_bytes_per_second,
     )
     return simulator.run(users)

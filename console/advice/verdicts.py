@@ -26,7 +26,7 @@ def verdicts_of(plan: Plan) -> tuple[Verdict, ...]:
 def _fit(plan: Plan) -> list[Verdict]:
     capacity, question = plan.capacity, plan.question
     model, memory, kv = capacity.model, capacity.memory, capacity.kv_dtype
-    where = "card" if memory.gpu else "machine"
+    where = "GPU" if memory.gpu else "machine"
     found = []
     if model.weight_bytes is None:
         found.append(Verdict("weights_unknown", "warn", "The weights' size is not known, so the cache is overstated: "
@@ -120,7 +120,7 @@ def _work(plan: Plan) -> list[Verdict]:
     """Which phase the work is in, and what shortens it."""
     question, load = plan.question, plan.load
     prompt, answer, speed = question.prompt, question.answer, question.speed
-    cores = "a GPU or more cores" if not question.memory.gpu else "a faster card"
+    cores = "a GPU or more cores" if not question.memory.gpu else "a faster GPU"
     generic = Verdict("phases", "ok", "More cores shorten the reading of prompts only: writing is bound by memory "
                       "bandwidth, there a smaller model or fewer bits help.")  # fmt: skip
     if prompt is None or answer is None:

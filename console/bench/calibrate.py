@@ -1,4 +1,4 @@
-"""Measures a speed card: steps alone in the engine's own process, then whole periods of steps through a real server
+"""Measures a calibration: steps alone in the engine's own process, then whole periods of steps through a real server
 under load. What a person waits for is the second; what the machine could do is seen in the first.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from slotdeck.console.advice.calibration import Limit, SpeedCard, Wording
+from slotdeck.console.advice.calibration import Calibration, Limit, Wording
 from slotdeck.console.advice.step_model import StepModel, fit, not_negative
 from slotdeck.console.advice.traffic import Edge, Traffic, TrafficKind
 from slotdeck.console.bench.machine import OtherPrograms, describe_machine
@@ -40,7 +40,7 @@ POLL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Phase:
-    """One kind of load on the card's own engine."""
+    """One kind of load on the engine that is started for the calibration."""
 
     kind: TrafficKind
     users: int
@@ -57,7 +57,7 @@ PHASES = (
     Phase("agent", 20, 32, 14),
 )
 """One stream, a few, many; short and long prompts; small and large budgets: enough to tell the prices apart."""
-CARD_SETTINGS = {"slots": 20, "context": CONTEXT, "queue": 64, "mode": "continuous"}
+CALIBRATION_SETTINGS = {"slots": 20, "context": CONTEXT, "queue": 64, "mode": "continuous"}
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Served:
     wording: Wording | None = None
 
 
-def measure_card(settings: StartSettings, say: Say) -> SpeedCard:
+def calibrate(settings: StartSettings, say: Say) -> Calibration:
     """Takes one to two minutes. Raises EngineExitedError, RequestFailedError, BusyError and AdminError."""
     facts = _alone(settings, say)
     served = Served()
@@ -82,11 +82,11 @@ def measure_card(settings: StartSettings, say: Say) -> SpeedCard:
         asyncio.run(_serve(admin, frame, served, say))
     assert served.wording is not None
     alone = [StepSample(StepWork(*work), 0.0, seconds, 0.0) for work, seconds in facts["steps"]]
-    return SpeedCard(
+    return Calibration(
         measured=time.time(),
         machine=describe_machine(),
         others=served.others,
-        **{name: facts[name] for name in SpeedCard.model_fields if name in facts and name not in _LIMITS},
+        **{name: facts[name] for name in Calibration.model_fields if name in facts and name not in _LIMITS},
         memory=Limit(**facts["memory"]),
         arithmetic=Limit(**facts["arithmetic"]),
         overhead=overhead_of(served.alone),
@@ -111,7 +111,7 @@ def _alone(settings: StartSettings, say: Say) -> dict[str, Any]:
     values = {name: getattr(settings, name) for name in wanted}
     variables = {setting.variable for setting in SETTINGS.values()}
     environment = {key: value for key, value in os.environ.items() if key not in variables}
-    with tempfile.NamedTemporaryFile(prefix="slotdeck-card-", suffix=".toml") as nothing:
+    with tempfile.NamedTemporaryFile(prefix="slotdeck-calibration-", suffix=".toml") as nothing:
         environment |= to_environment(values) | {CONFIG_VARIABLE: nothing.name}
         output = _output([*ENGINE_COMMAND, "measure"], environment, say)
     facts: dict[str, Any] = json.loads(output)

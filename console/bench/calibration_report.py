@@ -1,37 +1,38 @@
-"""A speed card as plain text of 80 columns."""
+"""A calibration as plain text of 80 columns."""
 
 from __future__ import annotations
 
 import textwrap
 
-from slotdeck.console.advice.calibration import SpeedCard, disturbed, what_binds
+from slotdeck.console.advice.calibration import Calibration, bottlenecks, busy_warning
 from slotdeck.console.bench.machine import machine_line
 
 COLUMNS = 80
 
 
-def card_text(card: SpeedCard) -> list[str]:
+def calibration_text(calibration: Calibration) -> list[str]:
     """What was measured, what binds, and what a step costs."""
-    edge = card.edge
-    computes = f"{card.device}, {card.threads} threads, {card.kernels} kernels"
-    lines = _wrapped("machine  ", machine_line(card.machine))
-    lines += _wrapped("engine   ", f"{card.model} {card.weights}, KV {card.kv_dtype}, {computes}")
+    edge = calibration.edge
+    computes = f"{calibration.device}, {calibration.threads} threads, {calibration.kernels} kernels"
+    lines = _wrapped("machine  ", machine_line(calibration.machine))
+    lines += _wrapped("engine   ", f"{calibration.model} {calibration.weights}, KV {calibration.kv_dtype}, {computes}")
     lines += [
-        f"prefill  {card.prefill_per_second:.0f} tokens/s, one prompt alone, {card.prefill_chunk} tokens a step",
-        f"decode   {card.decode_per_second:.1f} tokens/s, one stream alone",
+        f"prefill  {calibration.prefill_per_second:.0f} tokens/s, one prompt alone, "
+        f"{calibration.prefill_chunk} tokens a step",
+        f"decode   {calibration.decode_per_second:.1f} tokens/s, one stream alone",
     ]
-    for sentence in what_binds(card):
+    for sentence in bottlenecks(calibration):
         lines += _wrapped("binds    ", sentence)
-    if (warning := disturbed(card)) is not None:
+    if (warning := busy_warning(calibration)) is not None:
         lines += _wrapped("beware   ", warning)
     lines += ["", f"milliseconds of a step    {'alone':>8} {'served':>8}"]
     for label, name, times in _PRICES:
-        alone, served = (1000 * times * getattr(model, name) for model in (card.alone, card.served))
+        alone, served = (1000 * times * getattr(model, name) for model in (calibration.alone, calibration.served))
         lines.append(f"  {label:<24}{alone:>8.2f} {served:>8.2f}")
     lines += _wrapped(
         "spread   ",
-        f"half of all steps take {_half(card.served.spread)} of that, those with prefill "
-        f"{_half(card.served.prefill_spread)}",
+        f"half of all steps take {_half(calibration.served.spread)} of that, those with prefill "
+        f"{_half(calibration.served.prefill_spread)}",
     )
     lines += _wrapped(
         "intake   ",

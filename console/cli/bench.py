@@ -46,10 +46,10 @@ def bench(
         int, typer.Option("--requests", min=1, max=100, help="requests per user, one after another", metavar="N")
     ] = 2,
     seed: Annotated[int, typer.Option("--seed", help="of the prompts", metavar="N")] = 1,
-    card: Annotated[
+    calibration: Annotated[
         bool,
         typer.Option(
-            "--card", help="measure and save a speed card for `slotdeck plan` instead; takes some two minutes"
+            "--calibrate", help="measure and save a calibration for `slotdeck plan` instead; takes some two minutes"
         ),
     ] = False,
     profile: Annotated[
@@ -67,17 +67,17 @@ def bench(
     By default it starts a private engine, measures it, measures the most users on one slot too, and stops it; your
     running engine is not touched (but shares the machine: stop it for fair numbers).
 
-    With --card it measures what a step costs: alone in the engine, then through the server under load of several
+    With --calibrate it measures what a step costs: alone in the engine, then through the server under load of several
     kinds; and how near that is to what memory and arithmetic of this machine give.
 
     TTFT is from sending a request to its first text, ITL the gap between two pieces of text as they arrive, tok/s
     all generated tokens over the time from the first request sent to the last text. A refused request (503) is
     counted and not sent again. One warm-up request before everything is not counted.
     """
-    if card:
+    if calibration:
         if profile:
-            fail("--card measures steps in a way of its own; leave out --profile", USAGE)
-        _card(context, settings, url=url, as_json=as_json, output=output)
+            fail("--calibrate measures steps in a way of its own; leave out --profile", USAGE)
+        _calibration(context, settings, url=url, as_json=as_json, output=output)
         return
     counts = _user_counts(users)
     explicit = merge_flags(context, settings, ENGINE_FLAGS)
@@ -130,29 +130,29 @@ def bench(
         fail("no request was answered")
 
 
-def _card(
+def _calibration(
     context: typer.Context, settings: dict[str, Any], *, url: str | None, as_json: bool, output: Path | None
 ) -> None:
-    """Measure, save and print a speed card."""
+    """Measure, save and print a calibration."""
     explicit = merge_flags(context, settings, ENGINE_FLAGS)
     if url is not None:
-        fail("--card measures steps from inside the engine; it cannot do that through --url", USAGE)
+        fail("--calibrate measures steps from inside the engine; it cannot do that through --url", USAGE)
     sets_up = ("model", "weights", "kv_dtype", "device", "threads")
     for name in explicit:
         if name not in sets_up:
-            fail(f"{SETTINGS[name].flag} is not part of a speed card, which measures with settings of its own", USAGE)
-    from slotdeck.console.advice.calibration import save_card
+            fail(f"{SETTINGS[name].flag} is not part of a calibration, which measures with settings of its own", USAGE)
     from slotdeck.console.advice.step_model import StepModelError
-    from slotdeck.console.bench.calibrate import CARD_SETTINGS, measure_card
-    from slotdeck.console.bench.calibration_report import card_text
+    from slotdeck.console.bench.calibrate import CALIBRATION_SETTINGS, calibrate
+    from slotdeck.console.bench.calibration_file import save_calibration
+    from slotdeck.console.bench.calibration_report import calibration_text
     from slotdeck.console.client.admin import AdminError
     from slotdeck.console.hosting.engine_process import EngineExitedError
     from slotdeck.console.load.client import RequestFailedError
 
-    wanted = check_settings(CARD_SETTINGS | explicit)
+    wanted = check_settings(CALIBRATION_SETTINGS | explicit)
     try:
-        measured = measure_card(wanted, say)
-        path = save_card(measured)
+        measured = calibrate(wanted, say)
+        path = save_calibration(measured)
         if output is not None:
             output.write_text(measured.model_dump_json(indent=2) + "\n", "utf-8")
     except (RequestFailedError, AdminError, StepModelError) as error:
@@ -168,7 +168,7 @@ def _card(
     if as_json:
         print(measured.model_dump_json(indent=2))
     else:
-        print("\n".join([*card_text(measured), f"saved as {path}"]))
+        print("\n".join([*calibration_text(measured), f"saved as {path}"]))
 
 
 def _user_counts(text: str) -> list[int]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 KvDtype = Literal["fp32", "bf16", "fp16", "int8"]
 MODEL, MACHINE, PEOPLE = "Which model (default: the one that runs)", "Which machine (default: this one)", "Which people"
-SEARCH = "Search by simulation (with --kind, or --from for recorded traffic; needs `slotdeck bench --card`)"
+SEARCH = "Search by simulation (with --kind, or --from for recorded traffic; needs `slotdeck bench --calibrate`)"
 MODES = ("continuous", "static", "serial")
 MAX_USERS = 200
 MIN_CONTEXT, MAX_CONTEXT = 256, 1 << 20
@@ -120,7 +120,7 @@ def plan(
     turn / seconds from one turn to the next.
 
     With --kind, or --from for what was recorded, the engine's own scheduler is run on a virtual clock instead, with
-    the speeds that `slotdeck bench --card` measured: hundreds of settings, and the one that keeps your goals.
+    the speeds that `slotdeck bench --calibrate` measured: hundreds of settings, and the one that keeps your goals.
     """
     from slotdeck.console.advice.capacity import CapacityError
     from slotdeck.console.advice.plan_report import plan_json, plan_text

@@ -168,7 +168,7 @@ def _described(source: str) -> tuple[ModelFacts | None, str, int]:
 def _weighed(model: ModelFacts, asked: Asked) -> ModelFacts:
     """The model with the weights it will have: of the size typed, else of the type asked for.
 
-    Those of this machine stay as the engine has them; on a card that is planned for they are 16-bit.
+    Those of this machine stay as the engine has them; on a GPU that is planned for they are 16-bit.
     """
     if asked.weights_size is not None:
         return replace(model, weight_bytes=_size("--weights-size", asked.weights_size), weights=asked.weights)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slotdeck.console.advice.calibration import SpeedCard, SpeedCardError, find_card, newest_card
+from slotdeck.console.advice.calibration import Calibration, CalibrationError
 from slotdeck.console.advice.outcome import Outcome
 from slotdeck.console.advice.recorded import simulate, users_of
 from slotdeck.console.advice.running import settings_of
@@ -21,6 +21,7 @@ from slotdeck.console.advice.simulated_frames import FrameMaker
 from slotdeck.console.advice.simulator import Simulator
 from slotdeck.console.advice.step_model import StepTimes
 from slotdeck.console.advice.traffic import Traffic, TrafficKind, User, describe
+from slotdeck.console.bench.calibration_file import find_calibration, newest_calibration
 from slotdeck.console.cli.exits import FAILED, NOTHING_RECORDED, fail, say
 from slotdeck.console.cli.moments import time_range
 from slotdeck.console.client.admin import AdminClient, AdminError
@@ -41,13 +42,15 @@ SPARE = 1.25
 """Slots are tried up to so many for each user,"""
 MIN_SLOTS = 4
 """and up to these for few."""
+ENGINE_FACTS = ("model", "weights", "kv_dtype", "device", "threads", "kernels", "weight_bytes")
+"""What a simulated frame says of its engine, as in the calibration."""
 
 
 @dataclass(frozen=True)
 class Job:
     """Everything a worker needs. One of ``traffic`` and ``records`` is there."""
 
-    card: SpeedCard
+    calibration: Calibration
     base: LiveSettings
     goals: Goals
     traffic: Traffic | None
@@ -66,30 +69,30 @@ class Job:
         return [User(name, traffic.script(i), traffic.seconds) for i, name in enumerate(traffic.names())]
 
     def run(self, settings: LiveSettings) -> Outcome:
-        return simulate(self.users(), settings, self.card, self.seed)
+        return simulate(self.users(), settings, self.calibration, self.seed)
 
 
-def read_speed(admin: AdminClient) -> tuple[SpeedCard, Frame | None]:
-    """The card of the engine that runs, else the newest; a missing one ends the command."""
+def read_speed(admin: AdminClient) -> tuple[Calibration, Frame | None]:
+    """The calibration of the engine that runs, else the newest; a missing one ends the command."""
     try:
         frame = admin.running()
     except AdminError as error:
         say(f"{error}; planning without it")
         frame = None
     try:
-        return (newest_card() if frame is None else find_card(frame.engine)), frame
-    except SpeedCardError as error:
+        return (newest_calibration() if frame is None else find_calibration(frame.engine)), frame
+    except CalibrationError as error:
         fail(str(error), FAILED)
 
 
-def most_pool(card: SpeedCard, frame: Frame | None) -> int:
+def most_pool(calibration: Calibration, frame: Frame | None) -> int:
     """Tokens that the pool may take: what it has, and most of what is free beside it."""
     import psutil
 
     held = (frame.pool.total or 0) if frame is not None else 0
-    if card.device != "cpu":
+    if calibration.device != "cpu":
         return held or 1 << 20
-    return held + int(POOL_SHARE * psutil.virtual_memory().available / max(1, card.kv_bytes_per_token))
+    return held + int(POOL_SHARE * psutil.virtual_memory().available / max(1, calibration.kv_bytes_per_token))
 
 
 def run_search(job: Job, budgets: Sequence[int] = BUDGETS) -> Found:
@@ -140,14 +143,14 @@ def write_recording(job: Job, settings: LiveSettings, path: Path) -> int:
     """One run as frames for `slotdeck replay`; gives how many. Raises OSError."""
     from slotdeck.console.sources.recording import write_frames
 
-    card = job.card
+    calibration = job.calibration
+    measured = time.strftime("%Y-%m-%d %H:%M", time.localtime(calibration.measured))
     info = EngineInfo(
-        model=card.model, weights=card.weights, kv_dtype=card.kv_dtype, device=card.device, threads=card.threads,
-        kernels=card.kernels, weight_bytes=card.weight_bytes,
-        notes=(f"simulated with speeds measured on {time.strftime('%Y-%m-%d %H:%M', time.localtime(card.measured))}",),
-    )  # fmt: skip
-    maker = FrameMaker(info, time.time(), (card.kv_bytes_per_token, 0))
-    Simulator(settings, StepTimes(card.served, job.seed), card.edge, watcher=maker).run(job.users())
+        **{name: getattr(calibration, name) for name in ENGINE_FACTS},
+        notes=(f"simulated with speeds measured on {measured}",),
+    )
+    maker = FrameMaker(info, time.time(), (calibration.kv_bytes_per_token, 0))
+    Simulator(settings, StepTimes(calibration.served, job.seed), calibration.edge, watcher=maker).run(job.users())
     return write_frames(path, maker.frames)
 
 
@@ -162,7 +165,7 @@ def verify_one(job: Job, tried: Tried, start: StartSettings, times: int) -> list
     changes = {name: getattr(settings, name) for name in ("slots", "context", "queue", "budget", "kv_tokens", "mode")}
     wanted = start.model_copy(update=changes)
     try:
-        return [verify(wanted, job.traffic, job.card.wording, say) for _ in range(times)]
+        return [verify(wanted, job.traffic, job.calibration.wording, say) for _ in range(times)]
     except (RequestFailedError, AdminError) as error:
         fail(str(error), FAILED)
     except EngineExitedError as error:
@@ -194,8 +197,8 @@ def plan_search(wanted: Search, admin: AdminClient, start: StartSettings) -> Non
     """Search, print, and where it is wanted verify. Ends the command with a sentence when something is missing."""
     from slotdeck.console.cli.plan_search_report import search_json, search_text, verify_text
 
-    card, frame = read_speed(admin)
-    job, traffic = _job(wanted, card, frame)
+    calibration, frame = read_speed(admin)
+    job, traffic = _job(wanted, calibration, frame)
     started = time.monotonic()
     found = run_search(job)
     seconds = time.monotonic() - started
@@ -204,7 +207,7 @@ def plan_search(wanted: Search, admin: AdminClient, start: StartSettings) -> Non
     if choice is None:
         fail(f"the pool that fits in memory cannot hold one context of {job.context} tokens", FAILED)
     if not wanted.as_json:
-        print("\n".join(search_text(found, card, traffic, seconds, now)), flush=True)
+        print("\n".join(search_text(found, calibration, traffic, seconds, now)), flush=True)
     if wanted.recording is not None:
         try:
             count = write_recording(job, choice.settings, wanted.recording)
@@ -220,10 +223,10 @@ def plan_search(wanted: Search, admin: AdminClient, start: StartSettings) -> Non
             if not wanted.as_json:
                 print("\n".join(["", *verify_text(title, tried, verified[title])]), flush=True)
     if wanted.as_json:
-        print(json.dumps(search_json(found, card, traffic, verified, now), indent=2, ensure_ascii=False))
+        print(json.dumps(search_json(found, calibration, traffic, verified, now), indent=2, ensure_ascii=False))
 
 
-def _job(wanted: Search, card: SpeedCard, frame: Frame | None) -> tuple[Job, str]:
+def _job(wanted: Search, calibration: Calibration, frame: Frame | None) -> tuple[Job, str]:
     """The job, and its traffic in words."""
     base = LiveSettings() if frame is None else settings_of(frame)
     traffic: Traffic | None = None
@@ -237,14 +240,14 @@ def _job(wanted: Search, card: SpeedCard, frame: Frame | None) -> tuple[Job, str
         context = max(wanted.context or 0, context_of(records))
         users = len(users_of(records))
     job = Job(
-        card=card,
+        calibration=calibration,
         base=base,
         goals=wanted.goals,
         traffic=traffic,
         records=tuple(records),
         context=context,
         most_slots=max(MIN_SLOTS, int(SPARE * users)),
-        most_pool=max(context, min(most_pool(card, frame), 2 * users * context)),
+        most_pool=max(context, min(most_pool(calibration, frame), 2 * users * context)),
         modes=wanted.modes,
         seed=wanted.seed,
     )

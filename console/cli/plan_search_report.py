@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from slotdeck.console.advice.calibration import BUSY, SpeedCard, disturbed
+from slotdeck.console.advice.calibration import MAX_OTHERS, Calibration, busy_warning
 from slotdeck.console.advice.search import Found, Goals, Tried
 
 if TYPE_CHECKING:
@@ -24,16 +24,19 @@ COMPARED = (
 )
 
 
-def search_text(found: Found, card: SpeedCard, traffic: str, seconds: float, now: Tried | None = None) -> list[str]:
+def search_text(
+    found: Found, calibration: Calibration, traffic: str, seconds: float, now: Tried | None = None
+) -> list[str]:
     """What was tried, what is best, and why; beside it what the settings that are in force ``now`` would give."""
     goals = found.goals
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(card.measured))
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(calibration.measured))
     lines = _wrapped("traffic  ", traffic)
     lines += _wrapped(
         "speed    ",
-        f"{card.model} {card.weights}, KV {card.kv_dtype}, {card.device}, {card.threads} threads, measured {when}",
+        f"{calibration.model} {calibration.weights}, KV {calibration.kv_dtype}, {calibration.device}, "
+        f"{calibration.threads} threads, measured {when}",
     )
-    if (warning := disturbed(card)) is not None:
+    if (warning := busy_warning(calibration)) is not None:
         lines += _wrapped("beware   ", warning)
     lines += _wrapped("goals    ", f"{goals_words(goals)}, nobody preempted, nobody refused")
     requests = found.requests
@@ -159,7 +162,7 @@ def verify_text(title: str, tried: Tried, measured: Sequence[Measured]) -> list[
         runs = f"{show(min(values))} to {show(max(values))}" if len(values) > 1 else str(len(values))
         lines.append(f"  {label:<10} {show(predicted):>10} {show(got):>10} {off:>7}  {runs}")
     others = max(one.others for one in measured)
-    if others > BUSY:
+    if others > MAX_OTHERS:
         lines += _wrapped("  beware   ", f"other programs kept up to {others:.1f} cores busy meanwhile")
     counts = [(one.preemptions, one.rejected) for one in measured]
     lines.append(
@@ -170,12 +173,12 @@ def verify_text(title: str, tried: Tried, measured: Sequence[Measured]) -> list[
 
 
 def search_json(
-    found: Found, card: SpeedCard, traffic: str, verified: dict[str, Sequence[Measured]], now: Tried | None
+    found: Found, calibration: Calibration, traffic: str, verified: dict[str, Sequence[Measured]], now: Tried | None
 ) -> dict[str, Any]:
     """Everything, nothing rounded."""
     return {
         "traffic": traffic,
-        "speed_card": card.key,
+        "calibration": calibration.key,
         "goals": asdict(found.goals),
         "tried": len(found.tried) + found.refusing,
         "sure_to_refuse": found.refusing,

@@ -13,7 +13,7 @@ from slotdeck.console.advice.running import kv_dtype_of, memory_of, settings_of
 from slotdeck.console.drawing.cells import Line, blank, clean, exact, wrap
 from slotdeck.console.pages.page import Chrome, Page, banner, framed, heading
 from slotdeck.console.planning.form import FIELDS, Form, by_name
-from slotdeck.console.planning.measured_speed import card_of_engine, speed_of_engine
+from slotdeck.console.planning.measured_speed import calibration_of_engine, speed_of_engine
 from slotdeck.console.processes.simulation_worker import Job, what_if
 from slotdeck.console.sections.header import title_line
 from slotdeck.console.sections.plan import fact_lines, setting_lines, upper_lines, verdict_lines, what_if_lines
@@ -76,7 +76,7 @@ class PlannerPage(Page):
         self.app.say(hint, failed=True)
 
     def _look_for_speed(self, engine: EngineInfo) -> None:
-        """Read the speed card of an engine that was not looked for yet; the page is drawn again when it is there."""
+        """Read the calibration of an engine that was not looked for yet; the page is drawn again when it is there."""
         if engine == self._looked_for:
             return
         self._looked_for = engine
@@ -227,11 +227,11 @@ class PlannerPage(Page):
             )
 
     async def _simulate(self, engine: EngineInfo, people: People, settings: tuple[LiveSettings, ...]) -> None:
-        card = await asyncio.to_thread(card_of_engine, engine)
-        if isinstance(card, str):
-            self._say(card)
+        calibration = await asyncio.to_thread(calibration_of_engine, engine)
+        if isinstance(calibration, str):
+            self._say(calibration)
             return
-        self._job, self._expected = Job(people=people, settings=settings, card=card), None
+        self._job, self._expected = Job(people=people, settings=settings, calibration=calibration), None
         self.redraw()
         expected = await what_if(self._job)
         if isinstance(expected, str):

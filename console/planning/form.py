@@ -108,7 +108,7 @@ class Form:
             if (value := given(name)) is not None
         }
         if "memory" in self.values and memory.gpu:
-            model = model.weighing("bf16")  # as a card would have them
+            model = model.weighing("bf16")  # as a GPU would have them
         kv_dtype = str(given("kv_dtype") or kv_dtype_of(frame) or "bf16")
         elsewhere = self.elsewhere is not None
         return Question(

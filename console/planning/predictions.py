@@ -1,13 +1,14 @@
-"""The effect that the simulator predicts for a finding's change, from what the engine recorded and its speed card."""
+"""The effect that the simulator predicts for a finding's change, from what the engine recorded and its calibration."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slotdeck.console.advice.calibration import SpeedCardError, find_card
+from slotdeck.console.advice.calibration import CalibrationError
 from slotdeck.console.advice.finding import Finding
 from slotdeck.console.advice.prediction import PREDICTABLE, NoPredictionError, Prediction, predict
 from slotdeck.console.advice.window import Window
+from slotdeck.console.bench.calibration_file import find_calibration
 from slotdeck.engine.telemetry.frame import Frame
 from slotdeck.engine.telemetry.history import History, HistoryError
 from slotdeck.engine.telemetry.history_file import history_path
@@ -22,12 +23,12 @@ def prediction(frames: Sequence[Frame], finding: Finding) -> Prediction:
     """For the window that ``finding`` was made from. Takes seconds. Raises NoPredictionError, which says why not."""
     window = Window(frames)
     try:
-        card = find_card(window.newest.engine)
+        calibration = find_calibration(window.newest.engine)
         ended = History(history_path()).requests(window.first.time, window.last.time)
-    except (SpeedCardError, HistoryError) as error:
+    except (CalibrationError, HistoryError) as error:
         raise NoPredictionError(str(error)) from error
     records = [record for record in ended if record.boot_id == window.last.boot_id]
-    return predict(records, window.last.limits, finding.changes, card, window.latency)
+    return predict(records, window.last.limits, finding.changes, calibration, window.latency)
 
 
 def in_words(frames: Sequence[Frame], finding: Finding) -> str:

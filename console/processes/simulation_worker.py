@@ -13,7 +13,7 @@ import sys
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from slotdeck.console.advice.calibration import SpeedCard
+from slotdeck.console.advice.calibration import Calibration
 from slotdeck.console.advice.forecast import Expected, People, expect
 from slotdeck.engine.settings import LiveSettings
 
@@ -30,7 +30,7 @@ class Job(BaseModel):
 
     people: People
     settings: tuple[LiveSettings, ...]
-    card: SpeedCard
+    calibration: Calibration
 
 
 async def what_if(job: Job) -> list[Expected] | str:
@@ -57,7 +57,7 @@ async def what_if(job: Job) -> list[Expected] | str:
 def main() -> None:
     os.nice(NICE)
     job = Job.model_validate_json(sys.stdin.buffer.read())
-    found = [expect(job.people, settings, job.card) for settings in job.settings]
+    found = [expect(job.people, settings, job.calibration) for settings in job.settings]
     sys.stdout.buffer.write(_ANSWER.dump_json(found))
 
 

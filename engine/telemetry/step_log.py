@@ -1,4 +1,4 @@
-"""The last steps as what they computed and how long that took: what a speed card is fitted to. No text, no ids."""
+"""The last steps as what they computed and how long that took: what a calibration is fitted to. No text, no ids."""
 
 from __future__ import annotations
 

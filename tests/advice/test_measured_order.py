@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from slotdeck.console.advice.calibration import SpeedCard
+from slotdeck.console.advice.calibration import Calibration
 from slotdeck.console.advice.outcome import Outcome
 from slotdeck.console.advice.simulator import Simulator
 from slotdeck.console.advice.step_model import StepModel, StepTimes
 from slotdeck.console.advice.traffic import Edge, Turn, User
 from slotdeck.engine.settings import LiveSettings
 from tests.truth import COMPARED
-from tests.truth import predicted as predicted_by_card
+from tests.truth import predicted as predicted_by_calibration
 
 MEASURED = json.loads((Path(__file__).parents[1] / "recordings" / "measured-bench.json").read_text("utf-8"))
 ROWS: list[dict[str, Any]] = MEASURED["rows"]
@@ -75,8 +75,8 @@ TRUTH = json.loads((Path(__file__).parents[1] / "recordings" / "measured-truth.j
 
 @pytest.fixture(scope="module")
 def simulated() -> list[dict[str, float]]:
-    card = SpeedCard.model_validate(TRUTH["card"])
-    return [predicted_by_card(card, row["users"], row["mode"], seeds=3) for row in TRUTH["rows"]]
+    calibration = Calibration.model_validate(TRUTH["card"])
+    return [predicted_by_calibration(calibration, row["users"], row["mode"], seeds=3) for row in TRUTH["rows"]]
 
 
 @pytest.mark.parametrize("name", COMPARED)

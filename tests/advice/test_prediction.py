@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slotdeck.console.advice.calibration import Limit, SpeedCard, Wording
+from slotdeck.console.advice.calibration import Calibration, Limit, Wording
 from slotdeck.console.advice.finding import Finding
 from slotdeck.console.advice.prediction import NoPredictionError, predict
 from slotdeck.console.advice.recorded import replay
@@ -22,7 +22,7 @@ PRICES = StepModel(
     step=0.004, decode=0.002, prefill_token=0.0005, prefill_row=0.001, first_token=0.001, decode_context=1e-7,
     prefill_context=1e-8,
 )  # fmt: skip
-CARD = SpeedCard(
+CALIBRATION = Calibration(
     measured=0.0, model="m", weights="int8", kv_dtype="bf16", device="cpu", threads=2, kernels="native",
     weight_bytes=1, kv_bytes_per_token=1000, prefill_chunk=64, prefill_per_second=1000.0, decode_per_second=150.0,
     memory=Limit(used=1, most=2), arithmetic=Limit(used=1, most=2), overhead=0.1, kv_copy_bytes_per_second=1e9,
@@ -54,13 +54,13 @@ def agents(number: int, seconds: float) -> list[RequestRecord]:
 
 def measured(records: list[RequestRecord], limits: LimitInfo = ONE_SLOT) -> WindowInfo:
     settings = LiveSettings.model_validate({name: getattr(limits, name) for name in LiveSettings.model_fields})
-    outcome = replay(records, settings, CARD)
+    outcome = replay(records, settings, CALIBRATION)
     return WindowInfo(seconds=60, ttft_p95=outcome.ttft_p95, itl_p95=outcome.itl_p95)
 
 
 def test_more_slots_end_the_queue_and_cost_some_itl() -> None:
     records = agents(5, 30)
-    found = predict(records, ONE_SLOT, {"slots": 5}, CARD, measured(records))
+    found = predict(records, ONE_SLOT, {"slots": 5}, CALIBRATION, measured(records))
     assert found.now.ttft_p95 is not None
     assert found.then.ttft_p95 is not None
     assert found.now.ttft_p95 > 1.5
@@ -75,17 +75,17 @@ def test_a_simulation_that_does_not_fit_what_was_measured_is_not_believed() -> N
     records = agents(5, 20)
     for wrong in (WindowInfo(seconds=60, ttft_p95=0.2, itl_p95=0.006), WindowInfo(seconds=60)):
         with pytest.raises(NoPredictionError, match="the simulator says TTFT"):
-            predict(records, ONE_SLOT, {"slots": 5}, CARD, wrong)
+            predict(records, ONE_SLOT, {"slots": 5}, CALIBRATION, wrong)
 
 
 def test_too_little_traffic_and_unknown_or_refused_settings_predict_nothing() -> None:
     records = agents(5, 20)
     with pytest.raises(NoPredictionError, match="only 2 requests"):
-        predict(records[:2], ONE_SLOT, {"slots": 5}, CARD, WindowInfo(seconds=60))
+        predict(records[:2], ONE_SLOT, {"slots": 5}, CALIBRATION, WindowInfo(seconds=60))
     with pytest.raises(NoPredictionError, match="does not tell its settings"):
-        predict(records, LimitInfo(), {"slots": 5}, CARD, WindowInfo(seconds=60))
+        predict(records, LimitInfo(), {"slots": 5}, CALIBRATION, WindowInfo(seconds=60))
     with pytest.raises(NoPredictionError, match="would refuse"):
-        predict(records, ONE_SLOT, {"slots": 0}, CARD, measured(records))
+        predict(records, ONE_SLOT, {"slots": 0}, CALIBRATION, measured(records))
 
 
 def test_what_cannot_be_predicted_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,4 +94,4 @@ def test_what_cannot_be_predicted_says_why(tmp_path: Path, monkeypatch: pytest.M
     assert can_be_predicted(finding)
     assert not can_be_predicted(Finding("queue", "warn", "w", (), "t", "y"))
     assert not can_be_predicted(Finding("refused", "warn", "w", (), "t", "y", {"slots": 5}))
-    assert in_words(run(), finding).startswith("–  this server does not say what it computes with")
+    assert in_words(run(), finding).startswith("–  this server does not report its model and device")

@@ -7,7 +7,7 @@ import pytest
 from slotdeck.console.advice.recorded import replay, users_of
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.history_file import RequestRecord
-from tests.support.calibration import CARD
+from tests.support.calibration import CALIBRATION
 from tests.support.requests import START, record
 
 
@@ -35,7 +35,7 @@ def test_what_has_no_answer_is_left_out() -> None:
 def test_other_settings_give_other_times_for_the_same_requests() -> None:
     records = [record(f"u{number}", 0.1 * number, 300, 60, 5.0) for number in range(6)]
     one, six = (
-        replay(records, LiveSettings(slots=slots, context=512, kv_tokens=512 * slots), CARD) for slots in (1, 6)
+        replay(records, LiveSettings(slots=slots, context=512, kv_tokens=512 * slots), CALIBRATION) for slots in (1, 6)
     )
     assert one.finished == six.finished == 6
     assert one.generated == six.generated == 360

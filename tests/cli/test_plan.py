@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from slotdeck.console.advice.calibration import save_card
+from slotdeck.console.bench.calibration_file import save_calibration
 from slotdeck.console.cli import plan_inputs
 from slotdeck.console.cli.main import app
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame, HostInfo, PoolInfo
-from tests.support.calibration import CARD
+from tests.support.calibration import CALIBRATION
 from tests.support.fake_engine import FakeEngine, engine_on
 from tests.support.model_facts import QWEN3_8B
 
@@ -101,7 +101,7 @@ def test_a_model_on_disk_is_described_by_the_engine(
     }  # fmt: skip
     code = f"import json; print('slotdeck: fetching'); print({json.dumps(facts)!r})"
     monkeypatch.setattr(plan_inputs, "ENGINE_COMMAND", (sys.executable, "-c", code))
-    save_card(CARD.model_copy(update={"model": "SmolLM2"}))
+    save_calibration(CALIBRATION.model_copy(update={"model": "SmolLM2"}))
     lengths = ("--prompt", "2200", "--answer", "120")
     assert planned(tmp_path, *lengths)["load"]["generate_seconds"] == pytest.approx(3)
     assert planned(tmp_path, *lengths, "--kv-dtype", "int8")["speed"] is None
@@ -140,7 +140,7 @@ async def test_the_model_that_runs_is_planned_for_with_the_memory_that_is_left(t
         patch.setattr(FakeEngine, "frame", frame)
         async with engine_on(tmp_path / "none.sock"):
             found = await asyncio.to_thread(planned, tmp_path, "--users", "2")
-            save_card(CARD.model_copy(update={"model": "SmolLM2", "kv_dtype": "fp32", "threads": 3}))
+            save_calibration(CALIBRATION.model_copy(update={"model": "SmolLM2", "kv_dtype": "fp32", "threads": 3}))
             lengths = ("--prompt", "1100", "--answer", "120")
             measured = await asyncio.to_thread(planned, tmp_path, *lengths)
             elsewhere = await asyncio.to_thread(planned, tmp_path, *lengths, "--gpu", "24GiB")

@@ -10,8 +10,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from slotdeck.console.advice.calibration import SpeedCardError, find_card, newest_card, read_card, save_card
+from slotdeck.console.advice.calibration import CalibrationError
 from slotdeck.console.advice.search import Found, search
+from slotdeck.console.bench.calibration_file import (
+    find_calibration,
+    newest_calibration,
+    read_calibration,
+    save_calibration,
+)
 from slotdeck.console.bench.verify import Measured
 from slotdeck.console.cli import plan_search
 from slotdeck.console.cli.main import app
@@ -22,7 +28,7 @@ from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import EngineInfo
 from slotdeck.engine.telemetry.history_file import history_path
 from slotdeck.engine.telemetry.history_writer import HistoryWriter
-from tests.support.calibration import CARD
+from tests.support.calibration import CALIBRATION
 from tests.support.frames import frame as some_frame
 from tests.support.frames import limits_of
 from tests.support.requests import record
@@ -51,14 +57,14 @@ def run(tmp_path: Path, *arguments: str) -> Any:
 AGENTS = ("--kind", "agent", "--users", "4", "--seconds", "8", "--context", "512")
 
 
-def test_a_search_needs_a_speed_card(tmp_path: Path) -> None:
+def test_a_search_needs_a_speed_calibration(tmp_path: Path) -> None:
     result = run(tmp_path, *AGENTS)
     assert result.exit_code == 1
-    assert "slotdeck bench --card" in result.stderr
+    assert "slotdeck bench --calibrate" in result.stderr
 
 
 def test_a_search_says_what_to_set_and_why(tmp_path: Path) -> None:
-    save_card(CARD)
+    save_calibration(CALIBRATION)
     result = run(tmp_path, *AGENTS, "--ttft-p95", "9", "--itl-p95", "0.3")
     assert result.exit_code == 0, result.output
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
@@ -68,13 +74,13 @@ def test_a_search_says_what_to_set_and_why(tmp_path: Path) -> None:
 
 
 def test_goals_that_nothing_keeps_are_called_so(tmp_path: Path) -> None:
-    save_card(CARD)
+    save_calibration(CALIBRATION)
     result = run(tmp_path, *AGENTS, "--ttft-p95", "0.001")
     assert "no setting keeps all goals" in " ".join(result.stdout.split())
 
 
 def test_json_holds_everything_and_the_recording_plays(tmp_path: Path) -> None:
-    save_card(CARD)
+    save_calibration(CALIBRATION)
     file = tmp_path / "run.ndjson.gz"
     result = run(tmp_path, *AGENTS, "--json", "--record", str(file), "--modes", "serial,continuous")
     document = json.loads(result.stdout)
@@ -87,7 +93,7 @@ def test_json_holds_everything_and_the_recording_plays(tmp_path: Path) -> None:
 
 
 async def test_recorded_traffic_is_tried_under_other_settings(tmp_path: Path) -> None:
-    save_card(CARD)
+    save_calibration(CALIBRATION)
     now = time.time()
     records = [
         record(f"u{number}", 0.1 * number, 300, 40).model_copy(update={"ended": now - 100 + number})
@@ -125,7 +131,7 @@ def test_flags_that_do_not_go_together_are_refused(tmp_path: Path, arguments: tu
 
 def test_what_is_in_force_now_stands_beside_the_frontier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = some_frame(limits=limits_of(slots=2, context=512, queue=0, kv_tokens=1024, itl_target=80))
-    monkeypatch.setattr(plan_search, "read_speed", lambda _admin: (CARD, frame))
+    monkeypatch.setattr(plan_search, "read_speed", lambda _admin: (CALIBRATION, frame))
     result = run(tmp_path, *AGENTS, "--json")
     assert result.exit_code == 0, result.output
     now = json.loads(result.stdout)["now"]
@@ -134,23 +140,23 @@ def test_what_is_in_force_now_stands_beside_the_frontier(tmp_path: Path, monkeyp
     assert "in force now" in run(tmp_path, *AGENTS).stdout
 
 
-def test_the_card_of_an_engine_is_found_by_what_it_computes_with() -> None:
-    path = save_card(CARD)
-    engine = EngineInfo(model=CARD.model, weights="int8", kv_dtype="bf16", device="cpu", threads=2)
-    assert find_card(engine) == newest_card() == CARD
-    with pytest.raises(SpeedCardError, match="was not measured yet"):
-        find_card(engine.model_copy(update={"threads": 4}))
-    with pytest.raises(SpeedCardError, match="does not say"):
-        find_card(EngineInfo())
+def test_a_calibration_is_found_by_model_types_device_and_threads() -> None:
+    path = save_calibration(CALIBRATION)
+    engine = EngineInfo(model=CALIBRATION.model, weights="int8", kv_dtype="bf16", device="cpu", threads=2)
+    assert find_calibration(engine) == newest_calibration() == CALIBRATION
+    with pytest.raises(CalibrationError, match="has not been measured yet"):
+        find_calibration(engine.model_copy(update={"threads": 4}))
+    with pytest.raises(CalibrationError, match="does not report"):
+        find_calibration(EngineInfo())
     path.write_text("{}")
-    with pytest.raises(SpeedCardError, match="is no speed card"):
-        find_card(engine)
-    with pytest.raises(SpeedCardError, match="no speed was measured"):
-        newest_card()
+    with pytest.raises(CalibrationError, match="is not a calibration"):
+        find_calibration(engine)
+    with pytest.raises(CalibrationError, match="no speed has been measured"):
+        newest_calibration()
 
 
 def test_predicted_stands_beside_the_median_of_what_was_measured(tmp_path: Path) -> None:
-    save_card(CARD)
+    save_calibration(CALIBRATION)
     job_found = search(
         simulated,
         LiveSettings(), goals=plan_search.Goals(), context=512, most_slots=1, most_pool=512, budgets=(64,),
@@ -167,11 +173,11 @@ def test_predicted_stands_beside_the_median_of_what_was_measured(tmp_path: Path)
 def test_verify_serves_the_choice_and_the_runner_up_with_the_same_traffic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_card(CARD)
+    save_calibration(CALIBRATION)
     served: list[tuple[int, int, int, float]] = []
 
     def verify(start: Any, traffic: Any, wording: Any, _say: Any) -> Measured:
-        assert wording == CARD.wording
+        assert wording == CALIBRATION.wording
         served.append((start.slots, start.budget, start.kv_tokens, traffic.seconds))
         return Measured(0.1, 0.5, 0.02, 0.05, 80.0, 9, 0, 0, 0, 10.0, others=1.5)
 
@@ -188,16 +194,17 @@ def test_verify_serves_the_choice_and_the_runner_up_with_the_same_traffic(
     assert "other programs kept up to 1.5 cores busy meanwhile" in text
 
 
-def test_a_card_is_measured_saved_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_calibration_is_measured_saved_and_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "slotdeck.console.bench.calibrate.measure_card", lambda _settings, _say: CARD.model_copy(update={"others": 0.9})
+        "slotdeck.console.bench.calibrate.calibrate",
+        lambda _settings, _say: CALIBRATION.model_copy(update={"others": 0.9}),
     )
-    file = tmp_path / "card.json"
-    result = CliRunner().invoke(app, ["bench", "--card", "--output", str(file)])
+    file = tmp_path / "calibration.json"
+    result = CliRunner().invoke(app, ["bench", "--calibrate", "--output", str(file)])
     assert result.exit_code == 0, result.output
     assert all(len(line) <= 80 for line in result.stdout.splitlines() if not line.startswith("saved"))
-    assert "memory bandwidth binds" in " ".join(result.stdout.split())
+    assert "memory bandwidth is the bottleneck" in " ".join(result.stdout.split())
     assert "other programs kept 0.9 cores busy" in " ".join(result.stdout.split())
-    assert read_card(file) == newest_card()
+    assert read_calibration(file) == newest_calibration()
     for arguments in (["--slots", "4"], ["--url", "http://127.0.0.1:1"]):
-        assert CliRunner().invoke(app, ["bench", "--card", *arguments]).exit_code == 2
+        assert CliRunner().invoke(app, ["bench", "--calibrate", *arguments]).exit_code == 2

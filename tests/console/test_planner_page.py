@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from textual.pilot import Pilot
 
-from slotdeck.console.advice.calibration import save_card
 from slotdeck.console.advice.capacity import KV_WIDTHS, CapacityError, Memory
 from slotdeck.console.advice.forecast import People
 from slotdeck.console.advice.plan import Plan
 from slotdeck.console.advice.planner import make_plan
 from slotdeck.console.app import ConsoleApp
+from slotdeck.console.bench.calibration_file import save_calibration
 from slotdeck.console.drawing.cells import line_width, plain
 from slotdeck.console.pages.planner import PlannerPage
 from slotdeck.console.planning.form import FIELDS, Form, shown
@@ -23,7 +23,7 @@ from slotdeck.console.sections.plan import setting_lines, upper_lines, verdict_l
 from slotdeck.console.sources.base import Answer
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame
 from tests.support import frames
-from tests.support.calibration import CARD
+from tests.support.calibration import CALIBRATION
 from tests.support.console_app import GONE, confirmed, console, screen_text, seen, until
 
 SIZE = (80, 24)
@@ -203,7 +203,7 @@ async def test_a_speed_that_was_measured_is_used_as_soon_as_the_page_is_opened_a
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("2", "j", "j", "j", "enter", *"1100", "enter", "j", "enter", *"120", "enter")
         await seen(pilot, "of it work          12 s assumed")
-        save_card(CARD.model_copy(update={"weights": "fp32", "kv_dtype": "fp32"}))
+        save_calibration(CALIBRATION.model_copy(update={"weights": "fp32", "kv_dtype": "fp32"}))
         await pilot.press("1", "2")
         await seen(pilot, "of it work           2 s from speed")
         await seen(pilot, "adds about 58 ms to a step of those who watch")
@@ -217,8 +217,8 @@ async def test_what_would_happen_is_simulated_beside_and_dropped_when_it_is_abou
         await seen(pilot, "to simulate it, give the lengths of prompt and answer")
         await pilot.press("enter", *"9", "enter", "j", "enter", *"30", "enter", "j", "enter", *"6", "enter")
         await pilot.press("j", "enter", *"600", "enter", "j", "enter", *"150", "enter", "w")
-        await seen(pilot, "run `slotdeck bench --card`")
-        save_card(CARD.model_copy(update={"weights": "fp32", "kv_dtype": "fp32"}))
+        await seen(pilot, "run `slotdeck bench --calibrate`")
+        save_calibration(CALIBRATION.model_copy(update={"weights": "fp32", "kv_dtype": "fp32"}))
         await pilot.press("w")
         await seen(pilot, "simulating …")
         await seen(pilot, "simulated    TTFT p95  ITL p95  tok/s  preempted  refused  served")
@@ -236,7 +236,7 @@ async def test_what_would_happen_is_simulated_beside_and_dropped_when_it_is_abou
 
 async def test_a_simulation_that_fails_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
-    job = Job(people=People(users=1, pause=0, prompt=1, answer=1), settings=(), card=CARD)
+    job = Job(people=People(users=1, pause=0, prompt=1, answer=1), settings=(), calibration=CALIBRATION)
     assert await what_if(job) == "the simulation failed (exit code 1)"
 
 

@@ -1,4 +1,4 @@
-"""What a speed card begins with: real steps of the real model, small ones here."""
+"""What a calibration begins with: real steps of the real model, small ones here."""
 
 from __future__ import annotations
 

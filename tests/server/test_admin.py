@@ -390,7 +390,7 @@ def test_con_19_signals_end_the_process_with_0(tokenizer: Path, tmp_path: Path, 
 
 
 def test_the_steps_that_were_measured_are_told_from_a_cursor_on(server: RunningServer) -> None:
-    """What a speed card is fitted to: work and seconds, no ids and no text."""
+    """What a calibration is fitted to: work and seconds, no ids and no text."""
     server.chat("say: hello")
     server.idle()
     told = server.admin.get("/admin/steps").json()

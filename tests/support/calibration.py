@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slotdeck.console.advice.calibration import Limit, SpeedCard, Wording
+from slotdeck.console.advice.calibration import Calibration, Limit, Wording
 from slotdeck.console.advice.step_model import StepModel
 from slotdeck.console.advice.traffic import Edge
 
@@ -19,7 +19,7 @@ PRICES = StepModel(
     samples=1000,
 )
 
-CARD = SpeedCard(
+CALIBRATION = Calibration(
     measured=1_790_000_000.0,
     machine={"cpu": "made up", "usable_cores": 2, "logical_cores": 2, "memory_bytes": 1 << 33, "system": "Linux",
              "python": "3.11", "torch": None},

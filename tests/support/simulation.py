@@ -6,11 +6,11 @@ from slotdeck.console.advice.outcome import Outcome
 from slotdeck.console.advice.recorded import simulate
 from slotdeck.console.advice.traffic import Traffic, User
 from slotdeck.engine.settings import LiveSettings
-from tests.support.calibration import CARD
+from tests.support.calibration import CALIBRATION
 
 TRAFFIC = Traffic("agent", 4, 6.0, 512)
 
 
 def run(settings: LiveSettings) -> Outcome:
     users = [User(name, TRAFFIC.script(number), TRAFFIC.seconds) for number, name in enumerate(TRAFFIC.names())]
-    return simulate(users, settings, CARD)
+    return simulate(users, settings, CALIBRATION)
