@@ -12,7 +12,7 @@ run: setup
 
 test: setup-test
 	@$(VENV)/bin/slotdeck model fetch
-	@$(VENV)/bin/python -m pytest $(ARGS)
+	@$(VENV)/bin/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 quick: setup-test
 	@$(VENV)/bin/python -m pytest -m "$(QUICK)" $(ARGS)

@@ -43,6 +43,11 @@ os.environ["PYTHONPATH"] = os.pathsep.join((str(ROOT / ".src"), str(ROOT)))
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark all tests, and let one process of ``pytest -n 2 --dist loadgroup`` run all that compute on both cores.
+
+    Two of those at once would slow each other down. They come first, since they take the longest; every other module
+    stays whole, so that its servers start once.
+    """
     for item in items:
         folder = item.path.relative_to(ROOT / "tests").parts[0]
         names = {*FOLDERS.get(folder, ())}
@@ -54,3 +59,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             limits = [limit for name, limit in SECONDS.items() if item.get_closest_marker(name)]
             if limits:
                 item.add_marker(pytest.mark.timeout(max(limits)))
+        item.add_marker(pytest.mark.xdist_group("compute" if computes(item) else item.nodeid.partition("::")[0]))
+    items.sort(key=lambda item: not computes(item))
+
+
+def computes(item: pytest.Item) -> bool:
+    """True for tests that keep both cores busy."""
+    return any(item.get_closest_marker(name) for name in ("slow", "model"))

@@ -7,13 +7,13 @@ of that request there.
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
-import torch
 
 from slotdeck.engine.core.block_pool import blocks_for
 from slotdeck.engine.core.request import State
-from slotdeck.engine.model.load import load_model
+from slotdeck.engine.model.load import LoadedModel
 from slotdeck.engine.settings import LiveSettings
 from tests.support.transformers_twin import Drive, Twin, make_twin, random_change
 
@@ -84,17 +84,13 @@ def test_a_prefix_hit_changes_nothing_but_the_work(twin: Twin) -> None:
 
 
 @pytest.mark.model
-def test_num_01_the_embedded_model_equals_generate_alone_and_in_company() -> None:
-    from transformers import AutoModelForCausalLM
-
-    from slotdeck.engine.model.fetch import embedded_model_path
+def test_num_01_the_embedded_model_equals_generate_alone_and_in_company(
+    embedded_fp32: LoadedModel, embedded_reference: Any
+) -> None:
     from slotdeck.engine.text.tokenizer import TextModel
 
-    path = embedded_model_path()
-    ours = load_model("smollm2", weights="fp32", device="cpu")
-    theirs = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
-    twin = Twin(ours, theirs)
-    text = TextModel(ours.tokenizer_folder)
+    twin = Twin(embedded_fp32, embedded_reference)
+    text = TextModel(embedded_fp32.tokenizer_folder)
     questions = ["What is the capital of France?", "Name three colours.", "Why is the sky blue?", "Count to ten."]
     prompts = [text.encode_chat([{"role": "user", "content": question}]) for question in questions]
     settings = LiveSettings(slots=4, context=96, queue=16, budget=24, preemption="swap")

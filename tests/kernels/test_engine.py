@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,15 +117,10 @@ def test_the_pool_may_grow_and_shrink(model: LoadedModel) -> None:
 
 
 @pytest.mark.model
-def test_int8_answers_as_well_as_fp32(embedded_fp32: LoadedModel, embedded_path: Path) -> None:
-    from transformers import AutoTokenizer
+def test_int8_answers_as_well_as_fp32(embedded_fp32: LoadedModel) -> None:
+    from tests.support.prose import loss, predictions, prose
 
-    from tests.support.prose import loss, predictions
-
-    assert embedded_path
-    tokenizer = AutoTokenizer.from_pretrained(embedded_fp32.tokenizer_folder)
-    prose = Path(__file__).parents[2].joinpath("engine", "README.md").read_text("utf-8")
-    token_ids = tokenizer.encode(prose)[:600]
+    token_ids = prose(embedded_fp32)
     model = load_model("smollm2", weights="int8", device="cpu")
     exact = loss(predictions(embedded_fp32, token_ids, "fp32"), token_ids)
     assert abs(loss(predictions(model, token_ids, "bf16"), token_ids) - exact) < 0.03

@@ -187,7 +187,7 @@ async def test_stop_strings_end_the_text_before_them(engine: RealEngine) -> None
 async def test_txt_05_a_waiting_stream_gets_heartbeats(engine: RealEngine) -> None:
     engine.change(slots=1)
     async with httpx.AsyncClient(timeout=120) as http:
-        first = asyncio.create_task(stream(engine, "Tell a long story.", 400, extra_body={"ignore_eos": True}))
+        first = asyncio.create_task(stream(engine, "Tell a long story.", 150, extra_body={"ignore_eos": True}))
         await asyncio.to_thread(engine.wait_for, lambda frame: frame.running == 1)
         async with open_stream(engine, http, "hello", 4) as response:
             lines = [line async for line in response.aiter_lines() if line]

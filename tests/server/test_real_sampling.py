@@ -11,8 +11,7 @@ from typing import Any
 import openai
 import pytest
 
-from slotdeck.engine.model.fetch import embedded_model_path
-from slotdeck.engine.model.load import load_model
+from slotdeck.engine.model.load import LoadedModel
 from slotdeck.engine.text.tokenizer import TextModel
 from tests.support.real_engine import RealEngine
 
@@ -23,8 +22,8 @@ POEM = "Write a poem in which every line says the sea is blue."
 
 
 @pytest.fixture(scope="module")
-def text() -> TextModel:
-    return TextModel(load_model("smollm2", weights="fp32", device="cpu").tokenizer_folder)
+def text(embedded_fp32: LoadedModel) -> TextModel:
+    return TextModel(embedded_fp32.tokenizer_folder)
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +95,9 @@ def test_min_p_keeps_to_likely_words(engine: RealEngine) -> None:
     assert written(engine, QUESTION, temperature=2, min_p=0, seed=1) != greedy
 
 
-def test_logprobs_are_those_of_transformers(engine: RealEngine, text: TextModel) -> None:
+def test_logprobs_are_those_of_transformers(engine: RealEngine, text: TextModel, embedded_reference: Any) -> None:
     import torch
-    from transformers import AutoModelForCausalLM
 
-    path = embedded_model_path()
-    theirs = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
     for fields in ({}, {"temperature": 1.0, "seed": 5, "presence_penalty": 1.0}):
         choice = ask(engine, QUESTION, max_tokens=12, logprobs=True, top_logprobs=20, **fields).choices[0]
         entries = choice.logprobs.content
@@ -111,7 +107,7 @@ def test_logprobs_are_those_of_transformers(engine: RealEngine, text: TextModel)
         by_bytes = {text.token_bytes(index): index for index in reversed(range(49152))}
         ids += [by_bytes[bytes(entry.bytes)] for entry in entries]
         with torch.inference_mode():
-            expected = torch.log_softmax(theirs(torch.tensor([ids])).logits[0].float(), -1)
+            expected = torch.log_softmax(embedded_reference(torch.tensor([ids])).logits[0].float(), -1)
         for position, entry in enumerate(entries, start=start - 1):
             assert entry.logprob == pytest.approx(float(expected[position, ids[position + 1]]), abs=2e-3)
             best = [alternative.logprob for alternative in entry.top_logprobs]

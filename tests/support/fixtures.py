@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from slotdeck.engine.model.load import LoadedModel
     from tests.support.deck import Deck
 
@@ -59,6 +61,22 @@ def embedded_fp32(embedded_path: Path) -> LoadedModel:
     from slotdeck.engine.model.load import load_model
 
     return load_model("smollm2", weights="fp32", device="cpu")
+
+
+@pytest.fixture(scope="session")
+def embedded_reference(embedded_path: Path) -> PreTrainedModel:
+    """The embedded model as transformers reads its GGUF file, in fp32, which takes many seconds.
+
+    It generates beyond end tokens, because the requests that it is compared with do.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    reference = AutoModelForCausalLM.from_pretrained(
+        embedded_path.parent, gguf_file=embedded_path.name, dtype=torch.float32
+    ).eval()
+    reference.generation_config.eos_token_id = None
+    return reference
 
 
 @pytest.fixture
