@@ -19,7 +19,8 @@ import sys
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
-from slotdeck.engine.settings import SettingsError, StartSettings, load_settings
+from slotdeck.engine.configuration import load_settings
+from slotdeck.engine.settings import SettingsError, StartSettings
 
 OK, USAGE = 0, 2
 log = logging.getLogger("slotdeck.engine")

@@ -1,94 +1,67 @@
 """Every setting of Slotdeck, in one table.
 
-A setting is declared once, as a field of :class:`LiveSettings` (changeable while people stream) or
-:class:`StartSettings` (read at start). From these fields come the command line flags, the ``SLOTDECK_*``
-variables, the TOML keys, the admin API and the console's knobs, so that a word means the same everywhere.
-Nothing but settings may enter this room: no I/O except reading the configuration file, no torch.
+Each setting is declared once, as a field: in :class:`LiveFields` if it can change while requests run, else in
+:class:`StartSettings`. :data:`SETTINGS` lists all of them. From that table come the command line flags, the
+``SLOTDECK_*`` variables, the TOML keys, the admin API and the console's controls.
+
+``configuration.py`` reads their values. This module does no I/O and does not import torch.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 from pydantic.fields import FieldInfo
 
-from slotdeck.engine.paths import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, config_file
+from slotdeck.engine.paths import ENVIRONMENT_PREFIX
+from slotdeck.engine.units import parse_bytes, to_bytes, to_milliseconds
 
 BLOCK_SIZE = 16
 """Tokens in one block of the KV pool."""
 GPU_MEMORY_SHARE = 0.92
 """Default share of a GPU's memory that weights, KV pool and other programs may use together."""
+MAX_KV_TOKENS = 1 << 30
 
 
 class SettingsError(ValueError):
     """A setting is missing, unknown or out of range. The message says which one and what to do."""
 
 
-def _setting(default: Any, help: str, *, unit: str = "", key: str | None = None, **bounds: Any) -> Any:
-    """A pydantic field with what the command line and the console need beside it: unit and key."""
-    return Field(default, description=help, json_schema_extra={"unit": unit, "key": key}, **bounds)
+@dataclass(frozen=True)
+class Step:
+    """How far one press of + or - moves a number: to the next multiple of ``size``."""
+
+    size: int = 1
+    large: int | None = None
+    """Size of the steps from ``large_from`` on; ``None``: the same everywhere."""
+    large_from: int = 0
+    doubles: bool = False
+    """Move to the next power of two instead."""
+
+    def move(self, value: int, direction: int) -> int:
+        """The value one step above (``direction`` 1) or below (-1) ``value``; it may leave the setting's range."""
+        if self.doubles:
+            power = 1 << (max(value, 1).bit_length() - 1)
+            down = power // 2 if power == value else power
+            return power * 2 if direction > 0 else down
+        size = self.large if self.large is not None and value + direction >= self.large_from else self.size
+        return (value // size + 1) * size if direction > 0 else (-(-value // size) - 1) * size
 
 
-Slots = Annotated[int, _setting(..., "requests that run at the same time", unit="requests", key="s", ge=1, le=256)]
-Context = Annotated[
-    int,
-    _setting(..., "most tokens (prompt + output) one request may use", unit="tokens", key="c", ge=64, le=1 << 20),
-]
-Queue = Annotated[
-    int,
-    _setting(..., "requests that may wait; more are refused with 503", unit="requests", key="d", ge=0, le=4096),
-]
-Budget = Annotated[
-    int,
-    _setting(..., "prefill tokens in one step, beside the running decodes", unit="tokens", key="b", ge=1, le=8192),
-]
+def _setting(
+    default: Any, help: str, *, unit: str = "", title: str | None = None, step: Step | None = None, **bounds: Any
+) -> Any:
+    """A pydantic field that also holds what the command line and the console show.
 
-
-Mode = Annotated[
-    Literal["serial", "static", "continuous"],
-    _setting(..., "batching: one at a time, whole batches, or per step", key="m"),
-]
-KvTokens = Annotated[
-    int,
-    _setting(..., "size of the KV pool; default: slots x context", unit="tokens", key="p", ge=16, le=1 << 30),
-]
-Preemption = Annotated[
-    Literal["recompute", "swap"],
-    _setting(..., "what a preempted request's KV becomes: computed again, or copied to host memory and back"),
-]
-SwapSpace = Annotated[
-    int, _setting(..., "most host memory for KV swap; beyond it preemption recomputes", unit="bytes", ge=0, le=1 << 40)
-]
-PrefixCache = Annotated[bool, _setting(..., "keep the KV of prompts and reuse it for the same beginning")]
-PrefixSharing = Annotated[bool, _setting(..., "let users reuse each other's prefixes (TTFT then tells who asked)")]
-ItlTarget = Annotated[
-    int,
-    _setting(..., "choose the budget so that streams keep this ITL; 0: off", unit="milliseconds", ge=0, le=60_000),
-]
-
-
-class LiveSettings(BaseModel):
-    """Settings that change between two steps while requests run. Immutable: a change makes a new one."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    slots: Slots = 4
-    context: Context = 2048
-    queue: Queue = 16
-    budget: Budget = 64
-    kv_tokens: KvTokens = 8192
-    mode: Mode = "continuous"
-    preemption: Preemption = "recompute"
-    swap_space: SwapSpace = 1 << 30
-    prefix_cache: PrefixCache = True
-    prefix_sharing: PrefixSharing = False
-    itl_target: ItlTarget = 0
+    ``title`` is the short word on screens (default: the name), ``step`` the distance of one press of + or -,
+    ``bounds`` are pydantic's ``ge`` and ``le``.
+    """
+    shown = {"unit": unit, "title": title, "step": step}
+    return Field(default, description=help, json_schema_extra=shown, **bounds)  # type: ignore[arg-type]
 
 
 def _split_list(value: Any) -> Any:
@@ -96,25 +69,18 @@ def _split_list(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
-def _milliseconds(value: Any) -> Any:
-    """``150ms``, ``0.15s`` or a plain number of milliseconds."""
-    if not isinstance(value, str):
-        return value
-    text = value.strip().lower()
-    try:
-        if text.endswith("ms"):
-            return round(float(text[:-2]))
-        return round(1000 * float(text[:-1])) if text.endswith("s") else int(text)
-    except ValueError:
-        return value
+def parse_api_key(text: str) -> tuple[str, str]:
+    """``laptop=s3cret`` as label and key. Raises ValueError when it is not written so."""
+    label, separator, key = (part.strip() for part in text.partition("="))
+    if not separator or not label or not key:
+        raise ValueError("an API key is written LABEL=KEY, for example laptop=s3cret")
+    return label, key
 
 
 def _check_api_keys(values: list[str]) -> list[str]:
     labels: set[str] = set()
     for value in values:
-        label, separator, key = value.partition("=")
-        if not separator or not label.strip() or not key.strip():
-            raise ValueError("an API key is written LABEL=KEY, for example laptop=s3cret")
+        label, _ = parse_api_key(value)
         if "," in value:
             raise ValueError(f"the key of {label!r} holds a comma, which separates keys in SLOTDECK_API_KEY")
         if label in labels:
@@ -123,15 +89,8 @@ def _check_api_keys(values: list[str]) -> list[str]:
     return values
 
 
-StringList = Annotated[list[str], BeforeValidator(_split_list)]
-
-
-MAX_KV_TOKENS = 1 << 30
-BYTE_UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-
-
-def _check_kv_tokens(value: Any) -> Any:
-    """Tokens as int, a share as float, bytes as text; text that is a number becomes one."""
+def _check_pool_size(value: Any) -> Any:
+    """Tokens as int, a share as float, bytes as text. Text that is a number becomes one."""
     if value is None:
         return None
     text = str(value).strip()
@@ -143,23 +102,9 @@ def _check_kv_tokens(value: Any) -> Any:
         if not 0 < float(text) < 1:
             raise ValueError("a share of the free memory must be above 0 and below 1, for example 0.5")
         return float(text)
-    if bytes_in(text) is None:
+    if parse_bytes(text) is None:
         raise ValueError("give tokens (8192), bytes with their unit (2GiB, 500MB) or a share of the free memory (0.5)")
     return text
-
-
-def bytes_in(text: str) -> int | None:
-    """``"1.5GiB"`` -> 1610612736; ``None`` for what is no positive number with a unit of BYTE_UNITS."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text.strip().lower())
-    if found is None or found[2] not in BYTE_UNITS:
-        return None
-    return int(float(found[1]) * BYTE_UNITS[found[2]]) or None
-
-
-def _bytes(value: Any) -> Any:
-    """``1GiB`` and ``500MB`` become bytes; a plain number is bytes already."""
-    size = bytes_in(value) if isinstance(value, str) else None
-    return value if size is None else size
 
 
 def _check_device(value: str) -> str:
@@ -168,34 +113,84 @@ def _check_device(value: str) -> str:
     return value
 
 
-KVTokens = Annotated[int | float | str | None, BeforeValidator(_check_kv_tokens)]
+StringList = Annotated[list[str], BeforeValidator(_split_list)]
+PoolSize = Annotated[int | float | str | None, BeforeValidator(_check_pool_size)]
 """Size of the KV pool: int is tokens, float a share of the memory left after the weights, str bytes with a unit."""
 
+# Three live settings may be left open at start; they have no default of their own until the model is known. Their
+# classes below therefore differ in the type, while unit, range and text are written here once.
+Context = Annotated[
+    int,
+    _setting(
+        ..., "most tokens (prompt + output) one request may use", unit="tokens", title="ctx",
+        step=Step(256, large=1024, large_from=4096), ge=64, le=1 << 20,
+    ),
+]  # fmt: skip
+Budget = Annotated[
+    int,
+    _setting(
+        ..., "prefill tokens in one step, beside the running decodes", unit="tokens", step=Step(doubles=True),
+        ge=1, le=8192,
+    ),
+]  # fmt: skip
+KvTokens = Annotated[
+    int,
+    _setting(
+        ..., "size of the KV pool; default: slots x context", unit="tokens", title="pool",
+        step=Step(256, large=1024, large_from=4096), ge=BLOCK_SIZE, le=MAX_KV_TOKENS,
+    ),
+]  # fmt: skip
 
-class StartSettings(BaseModel):
-    """Settings read once at start. ``None`` means: chosen for the model and the machine."""
+
+class LiveFields(BaseModel):
+    """The settings that can change while requests run, as they may be given at start.
+
+    ``None`` means that the engine chooses a value for the model and the machine.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    slots: int = _setting(4, "requests that run at the same time", unit="requests", ge=1, le=256)
+    context: Context | None = None
+    queue: int = _setting(16, "requests that may wait; more are refused with 503", unit="requests", ge=0, le=4096)
+    budget: Budget | None = None
+    kv_tokens: PoolSize = None
+    mode: Literal["serial", "static", "continuous"] = _setting(
+        "continuous", "batching: one at a time, whole batches, or per step"
+    )
+    preemption: Literal["recompute", "swap"] = _setting(
+        "recompute", "what a preempted request's KV becomes: computed again, or copied to host memory and back"
+    )
+    swap_space: int = _setting(
+        1 << 30,
+        "most host memory for KV swap; beyond it preemption recomputes",
+        unit="bytes",
+        step=Step(64 << 20, large=512 << 20, large_from=512 << 20),
+        ge=0,
+        le=1 << 40,
+    )
+    prefix_cache: bool = _setting(True, "keep the KV of prompts and reuse it for the same beginning")
+    prefix_sharing: bool = _setting(False, "let users reuse each other's prefixes (TTFT then tells who asked)")
+    itl_target: int = _setting(
+        0, "choose the budget so that streams keep this ITL; 0: off", unit="milliseconds",
+        step=Step(10, large=80, large_from=80), ge=0, le=60_000,
+    )  # fmt: skip
+
+
+class LiveSettings(LiveFields):
+    """The live settings in force. Immutable: a change makes a new object."""
+
+    context: Context = 2048
+    budget: Budget = 64
+    kv_tokens: KvTokens = 8192
+
+
+class StartSettings(LiveFields):
+    """Everything that can be set at start: the live settings, and those that are read only then."""
 
     model: str = _setting("smollm2", "smollm2 (embedded), a directory with config.json, or a .gguf file")
     host: str = _setting("127.0.0.1", "address the API listens on; any but loopback needs API keys")
     port: int = _setting(8000, "port of the API; 0 takes a free one", ge=0, le=65535)
-    slots: Slots | None = None
-    context: Context | None = None
-    queue: Queue | None = None
-    budget: Budget | None = None
-    kv_tokens: KVTokens = _setting(
-        None,
-        "size of the KV pool: tokens (8192), bytes (2GiB) or a share of the memory left after the weights (0.5); "
-        f"default: slots x context, on a GPU what {GPU_MEMORY_SHARE} of its memory holds",
-        unit="tokens",
-    )
-    mode: Mode = "continuous"
-    preemption: Preemption = "recompute"
-    swap_space: Annotated[SwapSpace, BeforeValidator(_bytes)] = 1 << 30
-    prefix_cache: PrefixCache = True
-    prefix_sharing: PrefixSharing = False
-    itl_target: Annotated[ItlTarget, BeforeValidator(_milliseconds)] = 0
     weights: Literal["auto", "int8", "int4", "fp32", "bf16"] = _setting(
         "auto",
         "type of the weights; auto: the fastest here that answers as well as fp32; int4 takes least and costs quality "
@@ -219,7 +214,7 @@ class StartSettings(BaseModel):
     step_timeout: float = _setting(
         30.0, "a step longer than this counts as wedged: health turns 503", unit="seconds", ge=1, le=3600
     )
-    max_body: Annotated[int, BeforeValidator(_bytes)] = _setting(
+    max_body: Annotated[int, BeforeValidator(to_bytes)] = _setting(
         4 << 20, "largest request body", unit="bytes", ge=1024, le=1 << 30
     )
     history_days: float = _setting(
@@ -228,16 +223,31 @@ class StartSettings(BaseModel):
     history_size: int = _setting(500, "size at which the oldest history is dropped", unit="MB", ge=10, le=1_000_000)
     socket: Path | None = _setting(None, "admin socket; default: engine.sock in the runtime folder")
 
+    @field_validator("swap_space", mode="before")
+    @classmethod
+    def _read_bytes(cls, value: Any) -> Any:
+        return to_bytes(value)
+
+    @field_validator("itl_target", mode="before")
+    @classmethod
+    def _read_milliseconds(cls, value: Any) -> Any:
+        return to_milliseconds(value)
+
 
 @dataclass(frozen=True)
 class Setting:
     """One row of the table of settings, as the command line, the admin API and the console read it."""
 
     name: str
+    """Also the TOML key and the name in the admin API."""
+    title: str
+    """A short word for screens."""
     help: str
     unit: str
     live: bool
-    key: str | None
+    """It can change while requests run."""
+    step: Step
+    """How far one press of + or - moves it, if it is a number."""
     minimum: float | None
     maximum: float | None
     choices: tuple[str, ...]
@@ -263,10 +273,11 @@ def _row(name: str, field: FieldInfo) -> Setting:
         choices = getattr(field.annotation, "__args__", ())
     return Setting(
         name=name,
+        title=str(extra.get("title") or name),
         help=field.description or "",
         unit=str(extra.get("unit") or ""),
-        live=name in LiveSettings.model_fields,
-        key=extra.get("key"),  # type: ignore[arg-type]
+        live=name in LiveFields.model_fields,
+        step=extra.get("step") or Step(),  # type: ignore[arg-type]
         minimum=getattr(bounds.get("ge"), "ge", None),
         maximum=getattr(bounds.get("le"), "le", None),
         choices=tuple(choices),
@@ -278,64 +289,3 @@ SETTINGS: dict[str, Setting] = {
     name: _row(name, LiveSettings.model_fields.get(name, field)) for name, field in StartSettings.model_fields.items()
 }
 """Every setting by name, in the order in which help and documents list them."""
-
-
-def load_settings(command_line: dict[str, Any] | None = None) -> StartSettings:
-    """Merge command line > ``SLOTDECK_*`` > TOML > defaults.
-
-    Raises SettingsError naming the setting, where the value came from and what is allowed.
-    """
-    values: dict[str, Any] = {}
-    origin: dict[str, str] = {}
-    path = config_file()
-    if path.is_file():
-        try:
-            document = tomllib.loads(path.read_text("utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise SettingsError(f"{path}: {error}") from error
-        unknown = sorted(set(document) - set(SETTINGS))
-        if unknown:
-            raise SettingsError(f"{path}: unknown setting {unknown[0]!r}; known are {', '.join(SETTINGS)}")
-        values |= document
-        origin |= {name: f"{name} in {path}" for name in document}
-    elif os.environ.get(CONFIG_VARIABLE):
-        raise SettingsError(f"{path}: named by SLOTDECK_CONFIG, but there is no such file")
-    for name, setting in SETTINGS.items():
-        if setting.variable in os.environ:
-            values[name], origin[name] = os.environ[setting.variable], setting.variable
-    for name, value in (command_line or {}).items():
-        if value is not None and value != []:
-            values[name], origin[name] = value, SETTINGS[name].flag
-    try:
-        return StartSettings.model_validate(values)
-    except ValidationError as error:
-        raise SettingsError("; ".join(explain(item, origin) for item in error.errors())) from error
-
-
-def explain(error: Any, origin: dict[str, str] | None = None) -> str:
-    """One sentence for one pydantic error about a setting: which one, what is wrong, what is allowed."""
-    name = str(error["loc"][0]) if error["loc"] else ""
-    label = (origin or {}).get(name, name)
-    setting = SETTINGS.get(name)
-    given = error.get("input")
-    if setting is None:
-        return f"{label}: unknown setting; known are {', '.join(SETTINGS)}"
-    if error["type"] in ("greater_than_equal", "less_than_equal"):
-        unit = f" {setting.unit}" if setting.unit else ""
-        return f"{label} must be between {setting.minimum} and {setting.maximum}{unit}, not {given!r}"
-    message = str(error["msg"]).removeprefix("Value error, ")
-    if error["type"] in ("int_parsing", "int_type", "int_from_float"):
-        message = "give a whole number" + (", or a size such as 500MB or 2GiB" if setting.unit == "bytes" else "")
-    return f"{label}: {message} (got {given!r})" if name != "api_key" else f"{label}: {message}"
-
-
-def to_environment(values: dict[str, Any]) -> dict[str, str]:
-    """Settings as ``SLOTDECK_*`` variables, to hand explicit command line values to the engine process.
-
-    Variables, unlike arguments, are not readable by other users, which matters for API keys.
-    """
-    return {
-        SETTINGS[name].variable: ",".join(value) if isinstance(value, list) else str(value)
-        for name, value in values.items()
-        if value is not None and value != []
-    }

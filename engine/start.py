@@ -25,13 +25,14 @@ from slotdeck.engine.settings import (
     GPU_MEMORY_SHARE,
     MAX_KV_TOKENS,
     SETTINGS,
+    LiveFields,
     LiveSettings,
     SettingsError,
     StartSettings,
-    bytes_in,
 )
 from slotdeck.engine.telemetry.frame import EngineInfo
 from slotdeck.engine.text.tokenizer import TextModel
+from slotdeck.engine.units import parse_bytes
 
 log = logging.getLogger("slotdeck.engine")
 
@@ -107,7 +108,7 @@ class PoolMemory:
         """Tokens of a pool of that size: tokens as int, a share of what is free as float, bytes as text."""
         if isinstance(size, int):
             return size
-        wanted = int(self.free * size) if isinstance(size, float) else bytes_in(size) or 0
+        wanted = int(self.free * size) if isinstance(size, float) else parse_bytes(size) or 0
         return tokens_that_fit(wanted, self.per_token)
 
     @property
@@ -134,7 +135,7 @@ def choose_limits(
         raise SettingsError(
             f"{SETTINGS['context'].flag} {context} is more than this model was trained for: at most {trained_context}"
         )
-    slots = settings.slots or LiveSettings().slots
+    slots = settings.slots
     if settings.kv_tokens is not None:
         pool_tokens = memory.tokens(settings.kv_tokens)
         chosen = f"{SETTINGS['kv_tokens'].flag} {settings.kv_tokens}"
@@ -155,19 +156,13 @@ def choose_limits(
     num_blocks = blocks_for(min(pool_tokens, MAX_KV_TOKENS))
     if num_blocks * BLOCK_SIZE > memory.max_tokens:
         raise SettingsError(f"{chosen} {_does_not_fit(settings, slots, context, pool_tokens, memory)}")
-    live = LiveSettings(
-        slots=slots,
-        context=context,
-        queue=LiveSettings().queue if settings.queue is None else settings.queue,
-        budget=settings.budget or (DEFAULT_BUDGET_GPU if device == "cuda" else LiveSettings().budget),
-        kv_tokens=num_blocks * BLOCK_SIZE,
-        mode=settings.mode,
-        preemption=settings.preemption,
-        swap_space=settings.swap_space,
-        prefix_cache=settings.prefix_cache,
-        prefix_sharing=settings.prefix_sharing,
-        itl_target=settings.itl_target,
-    )
+    given = {name: getattr(settings, name) for name in LiveFields.model_fields}
+    chosen_here = {
+        "context": context,
+        "budget": settings.budget or (DEFAULT_BUDGET_GPU if device == "cuda" else LiveSettings().budget),
+        "kv_tokens": num_blocks * BLOCK_SIZE,
+    }
+    live = LiveSettings.model_validate(given | chosen_here)
     return live, num_blocks
 
 

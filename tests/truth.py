@@ -30,7 +30,8 @@ from slotdeck.console.bench.calibrate import CALIBRATION_SETTINGS, calibrate
 from slotdeck.console.bench.calibration_file import newest_calibration, save_calibration
 from slotdeck.console.bench.machine import describe_machine
 from slotdeck.console.bench.verify import Measured, verify
-from slotdeck.engine.settings import LiveSettings, load_settings
+from slotdeck.engine.configuration import load_settings
+from slotdeck.engine.settings import LiveSettings
 
 CONTEXT = 1024
 SLOTS = 8

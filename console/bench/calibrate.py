@@ -29,8 +29,9 @@ from slotdeck.console.hosting.engine_process import ENGINE_COMMAND, PROGRESS_PRE
 from slotdeck.console.hosting.private_engine import private_engine
 from slotdeck.console.load.client import Endpoint, discover, make_client
 from slotdeck.console.load.scripted import measure_wording, play, scripts_of
+from slotdeck.engine.configuration import to_environment
 from slotdeck.engine.paths import CONFIG_VARIABLE
-from slotdeck.engine.settings import SETTINGS, StartSettings, to_environment
+from slotdeck.engine.settings import SETTINGS, StartSettings
 from slotdeck.engine.telemetry.frame import Frame
 from slotdeck.engine.telemetry.step_log import StepSample, StepWork, read_samples
 

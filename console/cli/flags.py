@@ -1,7 +1,7 @@
 """Command line flags from the table of settings.
 
 :func:`settings_flags` gives a command one flag per setting, so that a setting added to the table is a flag at once.
-Values travel as they were typed; ``slotdeck.engine.settings.load_settings`` checks them all in one place.
+Values travel as they were typed; ``slotdeck.engine.configuration.load_settings`` checks them all in one place.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from slotdeck.console.cli.exits import USAGE, fail
-from slotdeck.engine.settings import SETTINGS, Setting, SettingsError, StartSettings, load_settings
+from slotdeck.engine.configuration import load_settings
+from slotdeck.engine.settings import SETTINGS, Setting, SettingsError, StartSettings
 
 LIVE_PANEL = "Settings that also change live"
 START_PANEL = "Settings read at start"

@@ -15,8 +15,8 @@ from slotdeck.console.advice.running import kv_dtype_of, memory_of, model_of, no
 from slotdeck.console.cli.exits import FAILED, OK, USAGE, fail, say
 from slotdeck.console.client.admin import AdminClient, AdminError
 from slotdeck.console.hosting.engine_process import ENGINE_COMMAND, PROGRESS_PREFIX
-from slotdeck.engine.settings import bytes_in
 from slotdeck.engine.telemetry.frame import Frame
+from slotdeck.engine.units import parse_bytes
 
 MAX_CONFIG_BYTES = 4 << 20
 """A config.json is no larger; anything that is was named by mistake."""
@@ -215,7 +215,7 @@ def _speed(asked: Asked, frame: Frame | None, model: ModelFacts, kv_dtype: str) 
 
 
 def _size(flag: str, text: str) -> int:
-    size = bytes_in(text)
+    size = parse_bytes(text)
     if size is None:
         fail(f"{flag} needs a size with its unit, for example 24GiB or 16GB, not {text!r}", USAGE)
     return size

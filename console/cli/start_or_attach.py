@@ -23,9 +23,11 @@ from slotdeck.console.client.admin import AdminClient, AdminError
 from slotdeck.console.hosting.engine_process import ENGINE_COMMAND, EngineExitedError, EngineProcess
 from slotdeck.console.hosting.hosted_engine import engine_log, found_notice, hosted_marker, is_hosted
 from slotdeck.console.hosting.process import lock_holder, start_lock, starter
+from slotdeck.console.keys.actions import SETTING_KEYS
 from slotdeck.console.terminal.environment import terminal_problem
+from slotdeck.engine.configuration import to_environment
 from slotdeck.engine.paths import default_socket
-from slotdeck.engine.settings import SETTINGS, Setting, StartSettings, to_environment
+from slotdeck.engine.settings import SETTINGS, Setting, StartSettings
 from slotdeck.engine.telemetry.frame import Frame
 
 LOG_LINES_SHOWN = 12
@@ -132,7 +134,8 @@ def _difference(setting: Setting, origin: str, value: Any, in_force: Any) -> str
         return origin.rstrip(" =")
     if in_force is None:
         return f"{origin}{value}"
-    change = f", key {setting.key} changes it" if setting.live and setting.key else ""
+    key = SETTING_KEYS.get(setting.name)
+    change = f", key {key} changes it" if key else ""
     return f"{origin}{value} (it runs with {in_words(in_force)}{change})"
 
 

@@ -13,8 +13,9 @@ from types import FrameType
 
 from slotdeck.console.client.admin import AdminClient
 from slotdeck.console.hosting.engine_process import EngineProcess
+from slotdeck.engine.configuration import to_environment
 from slotdeck.engine.paths import CONFIG_VARIABLE
-from slotdeck.engine.settings import SETTINGS, StartSettings, to_environment
+from slotdeck.engine.settings import SETTINGS, StartSettings
 from slotdeck.engine.telemetry.frame import Frame
 
 NOT_OURS = ("host", "port", "socket", "api_key", "api_key_file", "allowed_host")

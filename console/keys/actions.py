@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from slotdeck.console.settings.live_settings import KNOBS
 from slotdeck.engine.settings import SETTINGS
 
 Mode = Literal["always", "browse", "knob"]
@@ -36,20 +35,17 @@ class Action:
     """Names of the pages on which it exists; none: all. It goes before an action of all pages with the same key."""
 
 
-_FOOTER_WORDS = {"context": "ctx", "kv_tokens": "pool"}
+SETTING_KEYS = {"slots": "s", "context": "c", "queue": "d", "budget": "b", "kv_tokens": "p", "mode": "m"}
+"""The keys of the live settings that have one, in the order of the footer."""
 
 
-def _knob(name: str, place: int) -> Action:
+def _knob(name: str, key: str, place: int) -> Action:
     setting = SETTINGS[name]
-    assert setting.key is not None
-    return Action(
-        ("knob", name), (setting.key,), setting.key, _FOOTER_WORDS.get(name, name), f"{name}: {setting.help}",
-        "Turn a knob", footer=place,
-    )  # fmt: skip
+    return Action(("knob", name), (key,), key, setting.title, f"{name}: {setting.help}", "Turn a knob", footer=place)
 
 
 ACTIONS: tuple[Action, ...] = (
-    *(_knob(name, place) for place, name in enumerate(KNOBS, 10)),
+    *(_knob(name, key, place) for place, (name, key) in enumerate(SETTING_KEYS.items(), 10)),
     Action(("settings", None), ("o",), "o", "settings", "all settings that can change now, with or without a key",
            "Turn a knob", "browse", 42),
     Action(("step", 1), ("plus", "equals_sign", "up", "right", "k"), "+ ↑", "more", "one step more",

@@ -15,8 +15,8 @@ from typing import get_args
 from slotdeck.console.load import Kind
 from slotdeck.console.load.client import RequestFailedError
 from slotdeck.console.load.traffic import Target, run_traffic
+from slotdeck.engine.configuration import load_settings
 from slotdeck.engine.paths import default_socket
-from slotdeck.engine.settings import load_settings
 
 
 def main(arguments: list[str] | None = None) -> str | None:

@@ -14,8 +14,9 @@ from slotdeck.console.advice.plan import TURN_SECONDS, USERS, Plan, Question
 from slotdeck.console.advice.running import kv_dtype_of, memory_of, model_of, now_of
 from slotdeck.console.drawing import formats
 from slotdeck.console.drawing.cells import UNKNOWN
-from slotdeck.engine.settings import SETTINGS, bytes_in
+from slotdeck.engine.settings import SETTINGS
 from slotdeck.engine.telemetry.frame import Frame
+from slotdeck.engine.units import parse_bytes
 
 Value = int | float | str | Memory
 
@@ -195,7 +196,7 @@ def _kv_dtype(text: str) -> Value | None:
 def _memory(text: str) -> Value | None:
     words = text.lower().split()
     gpu = "gpu" in words
-    size = bytes_in("".join(word for word in words if word not in ("gpu", "ram")))
+    size = parse_bytes("".join(word for word in words if word not in ("gpu", "ram")))
     return None if size is None else Memory(size, gpu, UTILISATION if gpu else 1.0)
 
 

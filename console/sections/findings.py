@@ -8,8 +8,8 @@ from slotdeck.console.advice.finding import Finding, cost_text
 from slotdeck.console.advice.window import SETTLED
 from slotdeck.console.drawing import formats
 from slotdeck.console.drawing.cells import Line, Span, blank, clean, exact, width, wrap
+from slotdeck.console.keys.actions import SETTING_KEYS
 from slotdeck.console.state.store import LogEntry
-from slotdeck.engine.settings import SETTINGS
 from slotdeck.engine.telemetry.frame import Frame, LimitInfo, WindowInfo
 
 
@@ -54,7 +54,7 @@ def _turn(finding: Finding, limits: LimitInfo, cells: int, *, selected: bool) ->
     if finding.in_force(limits):
         hand = [("   in force", "ok")]
     elif finding.changes and selected:
-        keys = [key for name in finding.changes if (key := SETTINGS[name].key)]
+        keys = [key for name in finding.changes if (key := SETTING_KEYS.get(name))]
         by_hand: list[Span] = [(", by hand ", "label"), (" ".join(keys), "key")] if keys else []
         hand = [("   enter", "key"), (" turns it", "label"), *by_hand]
     elif selected:

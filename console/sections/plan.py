@@ -9,9 +9,9 @@ from slotdeck.console.advice.forecast import Expected
 from slotdeck.console.advice.plan import Plan
 from slotdeck.console.drawing import formats
 from slotdeck.console.drawing.cells import UNKNOWN, Line, Span, beside, clean, exact, left, right, wrap
+from slotdeck.console.keys.actions import SETTING_KEYS
 from slotdeck.console.planning.form import FIELDS, Form, origin, shown
 from slotdeck.console.settings.live_settings import shown as setting_shown
-from slotdeck.engine.settings import SETTINGS
 from slotdeck.engine.telemetry.frame import LimitInfo
 
 FORM_CELLS = 39
@@ -85,7 +85,7 @@ def setting_lines(plan: Plan, limits: LimitInfo, cells: int) -> list[Line]:
     for one in plan.settings:
         now = getattr(limits, one.name, None)
         differs = now != one.value
-        key = SETTINGS[one.name].key or " "
+        key = SETTING_KEYS.get(one.name, " ")
         start: list[Span] = [
             (f" {key} ", "key"),
             (left(one.name, 9), "text"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slotdeck.console.drawing.cells import UNKNOWN, Line, Span, exact, left, right, width, wrap
+from slotdeck.console.keys.actions import SETTING_KEYS
 from slotdeck.console.settings.live_settings import LIVE_SETTINGS, Edit, allowed, bounds, shown
 from slotdeck.engine.settings import SETTINGS
 from slotdeck.engine.telemetry.frame import LimitInfo
@@ -43,7 +44,7 @@ def settings_panel(limits: LimitInfo, edit: Edit | None, place: int, *, cells: i
             exact(
                 [
                     (" › " if number == place else "   ", "key"),
-                    (f"{setting.key or ' '} ", "key"),
+                    (f"{SETTING_KEYS.get(name, ' ')} ", "key"),
                     (left(name, NAME_CELLS), "title" if number == place else "text"),
                     (right(text, VALUE_CELLS), style),
                     (f" {left(unit, 5)}", "label"),

@@ -20,16 +20,10 @@ Value = int | str | bool
 LIVE_SETTINGS = tuple(name for name, setting in SETTINGS.items() if setting.live)
 """Names of all settings that change while people stream."""
 
-KNOBS = tuple(name for name in LIVE_SETTINGS if SETTINGS[name].key)
-"""Names of those that have a key."""
-
 NOT_CONNECTED = "no engine is connected, so nothing can be changed"
 
 SETTLED_AFTER = 5.0
 """Seconds of frames without a sign of a change that was never answered, after which it counts as not applied."""
-
-_STEPS = {"bytes": 64 << 20, "milliseconds": 10}
-"""Sizes of one step by unit; of all other numbers it is 1."""
 
 
 def choices(name: str) -> tuple[Value, ...]:
@@ -75,24 +69,9 @@ def stepped(name: str, value: Value, direction: int, within: Bounds | None = Non
         at = values.index(value) if value in values else 0
         return values[(at + direction) % len(values)]
     assert isinstance(value, int)
-    if name == "budget":
-        power = 1 << (value.bit_length() - 1)
-        down = power // 2 if power == value else power
-        value = power * 2 if direction > 0 else down
-    elif name in ("context", "kv_tokens"):
-        value = _to_multiple(value, 256 if value + direction < 4096 else 1024, direction)
-    else:
-        step = _STEPS.get(SETTINGS[name].unit, 1)
-        if step > 1 and value + direction >= 8 * step:
-            step *= 8
-        value = _to_multiple(value, step, direction)
+    value = SETTINGS[name].step.move(value, direction)
     within = within or bounds(name)
     return min(within.most, max(within.least, value))
-
-
-def _to_multiple(value: int, step: int, direction: int) -> int:
-    """The next multiple of ``step`` above or below ``value``."""
-    return (value // step + 1) * step if direction > 0 else (-(-value // step) - 1) * step
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from slotdeck.engine.configuration import describe_error
 from slotdeck.engine.core.block_pool import blocks_for
 from slotdeck.engine.core.events import Event
 from slotdeck.engine.core.limits import check_pool_size, check_settings, least_blocks
 from slotdeck.engine.core.scheduler import Scheduler
 from slotdeck.engine.loop.step_runner import StepRunner
-from slotdeck.engine.settings import BLOCK_SIZE, SETTINGS, LiveSettings, SettingsError, explain
+from slotdeck.engine.settings import BLOCK_SIZE, SETTINGS, LiveSettings, SettingsError
 from slotdeck.engine.telemetry.frame import Bounds, EngineInfo, LimitInfo
 from slotdeck.engine.telemetry.telemetry import Telemetry
 
@@ -110,7 +111,7 @@ class LiveChanges:
         try:
             settings = LiveSettings.model_validate(self._scheduler.settings.model_dump() | changes, strict=True)
         except ValidationError as error:
-            raise SettingsError("; ".join(explain(item) for item in error.errors())) from error
+            raise SettingsError("; ".join(describe_error(item) for item in error.errors())) from error
         if trained is not None and settings.context > trained:
             raise SettingsError(f"context {settings.context} is more than the model was trained for: at most {trained}")
         return settings

@@ -173,7 +173,6 @@ def _settings(context: ServerContext) -> dict[str, Any]:
             "value": values[setting.name] if setting.name not in _SECRET else None,
             "unit": setting.unit,
             "live": setting.live,
-            "key": setting.key,
             "minimum": bounds[setting.name].least if setting.name in bounds else setting.minimum,
             "maximum": bounds[setting.name].most if setting.name in bounds else setting.maximum,
             "help": setting.help,

@@ -7,7 +7,7 @@ import hmac
 import secrets
 from collections.abc import Iterable, Mapping
 
-from slotdeck.engine.settings import SettingsError, StartSettings
+from slotdeck.engine.settings import SettingsError, StartSettings, parse_api_key
 
 MAX_GUESTS = 1024
 
@@ -57,9 +57,10 @@ def load_api_keys(settings: StartSettings) -> dict[str, str]:
                 lines.append((f"{settings.api_key_file}, line {number}", line))
     keys: dict[str, str] = {}
     for origin, line in lines:
-        label, separator, key = (part.strip() for part in line.partition("="))
-        if not separator or not label or not key:
-            raise SettingsError(f"{origin}: an API key is written LABEL=KEY, for example laptop=s3cret")
+        try:
+            label, key = parse_api_key(line)
+        except ValueError as error:
+            raise SettingsError(f"{origin}: {error}") from error
         if label in keys:
             raise SettingsError(f"{origin}: the label {label!r} is given twice")
         if key in keys.values():

@@ -17,7 +17,7 @@ from slotdeck.console.hosting.engine_process import EngineExitedError
 from slotdeck.console.hosting.private_engine import NOT_OURS, private_engine
 from slotdeck.console.load.client import Endpoint, RequestFailedError, make_client
 from slotdeck.console.load.prompts import bench_prompt
-from slotdeck.engine.settings import load_settings
+from slotdeck.engine.configuration import load_settings
 from tests.support.deck import Deck, process_runs
 from tests.support.deck_driver import COMMAND
 from tests.support.fake_engine import engine_on

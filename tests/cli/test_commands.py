@@ -20,7 +20,8 @@ from slotdeck.console.cli.main import app
 from slotdeck.console.cli.variables import unread_variables
 from slotdeck.console.hosting.engine_process import LogTail
 from slotdeck.engine import __version__
-from slotdeck.engine.settings import SETTINGS, to_environment
+from slotdeck.engine.configuration import to_environment
+from slotdeck.engine.settings import SETTINGS
 from tests.support.deck import ROOT, Deck
 from tests.support.fake_engine import engine_on
 

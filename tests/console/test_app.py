@@ -9,14 +9,13 @@ from textual.theme import Theme
 
 from slotdeck.console.app import ConsoleApp
 from slotdeck.console.drawing.cells import plain
-from slotdeck.console.keys.actions import ACTIONS
+from slotdeck.console.keys.actions import ACTIONS, SETTING_KEYS
 from slotdeck.console.keys.keymap import Keymap, with_keys_table
 from slotdeck.console.pages.page_registry import PAGES, make_page
 from slotdeck.console.screens.help import HelpScreen, help_lines
-from slotdeck.console.settings.live_settings import KNOBS, LIVE_SETTINGS
+from slotdeck.console.settings.live_settings import LIVE_SETTINGS
 from slotdeck.console.sources.base import Answer
 from slotdeck.console.terminal.configuration import ConsoleConfiguration
-from slotdeck.engine.settings import SETTINGS
 from tests.support import frames
 from tests.support.console_app import GONE, FakeLoad, confirmed, console, screen_text, seen, until
 
@@ -229,7 +228,7 @@ async def test_the_refresh_rate_goes_down_and_round() -> None:
 
 
 async def test_own_keys_take_the_place_of_the_registry_s_and_bad_ones_are_said() -> None:
-    own = {"pause": "p" if "kv_tokens" not in KNOBS else "x", "load": ["f5", "L"], "nonsense": "n", "undo": "q"}
+    own = {"pause": "p" if "kv_tokens" not in SETTING_KEYS else "x", "load": ["f5", "L"], "nonsense": "n", "undo": "q"}
     app, _source = console(frames.steady(), configuration=ConsoleConfiguration(keys=own))
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "slots 3/4")
@@ -332,7 +331,7 @@ async def test_one_registry_feeds_keys_palette_footer_and_help() -> None:
     for action in ACTIONS:
         assert action.shown in text
         assert action.help[:40] in text
-    assert {SETTINGS[name].key for name in KNOBS} >= {"s", "c", "d", "b"}
+    assert set(SETTING_KEYS.values()) >= {"s", "c", "d", "b"}
     assert sum(len(actions) for actions in keymap.groups().values()) == len(ACTIONS)
     footer = plain(keymap.footer_line(editing=False, cells=300))
     for action in ACTIONS:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from slotdeck.engine import measure as measuring
+from slotdeck.engine.configuration import load_settings
 from slotdeck.engine.measure import measure
-from slotdeck.engine.settings import load_settings
 from slotdeck.engine.telemetry.step_log import StepWork
 
 pytestmark = pytest.mark.model

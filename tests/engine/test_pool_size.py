@@ -8,8 +8,10 @@ import pytest
 
 import slotdeck.engine.model.load
 import slotdeck.engine.start
-from slotdeck.engine.settings import SettingsError, StartSettings, bytes_in, load_settings
+from slotdeck.engine.configuration import load_settings
+from slotdeck.engine.settings import SettingsError, StartSettings
 from slotdeck.engine.start import PoolMemory, choose_limits
+from slotdeck.engine.units import parse_bytes
 from tests.support.tiny_models import save_tiny_llama
 
 MEMORY = PoolMemory(free=6_000_000_000, total=24_000_000_000, per_token=147_456)
@@ -57,7 +59,7 @@ def test_what_is_refused_says_what_to_write(written: Any, reason: str) -> None:
     [("2GiB", 2 << 30), ("1.5 gib", 3 << 29), ("500MB", 500_000_000), ("64kib", 65_536), ("10 B", 10), ("2T", None)],
 )
 def test_units_of_bytes(text: str, count: int | None) -> None:
-    assert bytes_in(text) == count
+    assert parse_bytes(text) == count
 
 
 def test_the_pool_of_each_way_of_writing_it() -> None:

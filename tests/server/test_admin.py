@@ -138,7 +138,7 @@ def test_settings_table(tokenizer: Path, tmp_path: Path) -> None:
         document = server.admin.get("/admin/settings").json()
         rows = {row["name"]: row for row in document["settings"]}
         assert list(rows) == list(SETTINGS)
-        assert set(rows["slots"]) == {"name", "value", "unit", "live", "key", "minimum", "maximum", "help"}
+        assert set(rows["slots"]) == {"name", "value", "unit", "live", "minimum", "maximum", "help"}
         assert rows["slots"]["value"] == 4
         assert rows["slots"]["live"]
         assert rows["heartbeat"]["value"] == 10.0

@@ -23,8 +23,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from slotdeck.engine.configuration import load_settings
 from slotdeck.engine.paths import default_socket
-from slotdeck.engine.settings import SETTINGS, StartSettings, load_settings
+from slotdeck.engine.settings import SETTINGS, StartSettings
 from slotdeck.engine.telemetry.frame import (
     CounterInfo,
     EngineInfo,
