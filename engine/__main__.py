@@ -43,7 +43,7 @@ def serve(settings: StartSettings) -> int:
             # meanwhile is told that this one is loading.
             from slotdeck.engine.server.serve import serve as serve_http
             from slotdeck.engine.start import start_engine
-            from slotdeck.engine.telemetry.recorder import open_recorder
+            from slotdeck.engine.telemetry.history.recorder import open_recorder
 
             engine = start_engine(settings, listeners.url, say)
             limits = engine.loop.limits

@@ -30,6 +30,11 @@ def state_folder() -> Path:
     return platformdirs.user_state_path(APP_NAME)
 
 
+def history_path() -> Path:
+    """The file in which this user's engine records its history."""
+    return state_folder() / "history.db"
+
+
 def default_socket() -> Path:
     """The admin socket of this user's engine: in the runtime folder, else in the state folder.
 

@@ -31,10 +31,10 @@ from slotdeck.console.bench.machine import describe_machine
 from slotdeck.console.drawing.cells import plain
 from slotdeck.console.sources.base import Answer
 from slotdeck.console.sources.recording import RecordingSource, read_frames, write_frames
+from slotdeck.engine.paths import history_path
 from slotdeck.engine.telemetry.frame import Frame, FrameEvent
-from slotdeck.engine.telemetry.history_file import history_path
-from slotdeck.engine.telemetry.recorder import Recorder
-from slotdeck.engine.telemetry.request_detail import RequestDetail
+from slotdeck.engine.telemetry.history.recorder import Recorder
+from slotdeck.engine.telemetry.requests.detail import RequestDetail
 from slotdeck.engine.telemetry.telemetry import Telemetry
 from tests.support.real_engine import RealEngine
 
@@ -225,7 +225,7 @@ async def keep_history(frames: list[Frame]) -> None:
     recorder = Recorder(Replayed(seconds), history_path(), days=3650, megabytes=100)
     await recorder.open()
     for _ in seconds:
-        recorder.look()
+        recorder.take_frame()
     await recorder.write()
     await recorder.close()
 

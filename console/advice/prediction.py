@@ -16,7 +16,7 @@ from slotdeck.console.advice.outcome import Outcome
 from slotdeck.console.advice.recorded import replay
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import LimitInfo, WindowInfo
-from slotdeck.engine.telemetry.history_file import RequestRecord
+from slotdeck.engine.telemetry.history.schema import RequestRecord
 
 PREDICTABLE = ("queue", "preemption", "prefill", "decode", "budget")
 """Rules whose traffic is recorded whole: what was refused or gave up is not, and cannot be sent again."""

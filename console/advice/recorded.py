@@ -17,7 +17,7 @@ from slotdeck.console.advice.simulator import Simulator
 from slotdeck.console.advice.step_model import StepTimes
 from slotdeck.console.advice.traffic import Turn, User
 from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings
-from slotdeck.engine.telemetry.history_file import RequestRecord
+from slotdeck.engine.telemetry.history.schema import RequestRecord
 
 MAX_READING = 300.0
 """Seconds after an answer within which the next request is taken to wait for it."""

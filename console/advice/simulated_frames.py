@@ -7,7 +7,7 @@ from slotdeck.engine.core.events import Event
 from slotdeck.engine.core.step import SchedulerOutput
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame, HostInfo, LimitInfo
-from slotdeck.engine.telemetry.frames import frame_of, look
+from slotdeck.engine.telemetry.frame_builder import build_frame, take_snapshot
 from slotdeck.engine.telemetry.telemetry import Telemetry
 
 FRAME_SECONDS = 1.0
@@ -65,8 +65,8 @@ class FrameMaker(Watcher):
         self._now = now
         self._next = now + FRAME_SECONDS
         scheduler, telemetry = self._simulator.scheduler, self._telemetry
-        seen = look(scheduler, telemetry.pace(), self._token_bytes, now)
-        frame, self._cursor = frame_of(
+        seen = take_snapshot(scheduler, telemetry.pace(), self._token_bytes, now)
+        frame, self._cursor = build_frame(
             seen, telemetry, self._cursor, boot_id="simulated", sequence=len(self.frames) + 1, engine=self._info,
             limits=_limits(scheduler.settings, scheduler.budget_in_force), host=HostInfo(),
         )  # fmt: skip

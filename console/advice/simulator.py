@@ -25,7 +25,7 @@ from slotdeck.engine.core.scheduler import Scheduler
 from slotdeck.engine.core.step import ModelRunnerOutput, SchedulerOutput
 from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings
 from slotdeck.engine.telemetry.estimate import Pace
-from slotdeck.engine.telemetry.frames import estimates
+from slotdeck.engine.telemetry.frame_builder import estimates
 from slotdeck.engine.telemetry.step_log import StepWork, work_of
 from slotdeck.engine.telemetry.windows import percentile
 

@@ -18,7 +18,7 @@ from html import escape
 from pathlib import Path
 
 from slotdeck.console.bench.step_profile import KERNELS, LOOP, PRODUCTS, WORDS
-from slotdeck.engine.telemetry.step_times import Profile
+from slotdeck.engine.telemetry.step_profile import Profile
 
 RATE = 100
 """Looks per second."""

@@ -10,7 +10,7 @@ from slotdeck.console.bench.machine import machine_line
 from slotdeck.console.bench.stage import ANSWER_TOKENS, PROMPT_WORDS, Stage
 from slotdeck.console.bench.step_profile import profile_table
 from slotdeck.console.load.tally import duration
-from slotdeck.engine.telemetry.step_times import Profile
+from slotdeck.engine.telemetry.step_profile import Profile
 
 
 @dataclass

@@ -16,7 +16,7 @@ from slotdeck.console.client.admin import AdminClient
 from slotdeck.console.load.client import Endpoint, base_url, discover, make_client
 from slotdeck.console.load.tally import duration
 from slotdeck.engine.telemetry.frame import Frame
-from slotdeck.engine.telemetry.step_times import Profile
+from slotdeck.engine.telemetry.step_profile import Profile
 
 
 @dataclass(frozen=True)

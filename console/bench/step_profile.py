@@ -8,7 +8,7 @@ from io import StringIO
 from rich.console import Console
 from rich.table import Table
 
-from slotdeck.engine.telemetry.step_times import Profile
+from slotdeck.engine.telemetry.step_profile import Profile
 
 PRODUCTS = ("qkv", "output", "gate_up", "down")
 WORDS = {

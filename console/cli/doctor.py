@@ -107,7 +107,7 @@ def _recorded(begin: str | None, end: str | None, path: Path) -> tuple[list[Fram
     """The frames of the range, and whether the engine of the last one is no more."""
     from slotdeck.console.cli.history import open_history
     from slotdeck.console.hosting.process import lock_holder
-    from slotdeck.engine.telemetry.history import HistoryError
+    from slotdeck.engine.telemetry.history.reader import HistoryError
 
     history = open_history()
     now = time.time()
@@ -129,8 +129,8 @@ def _recent(admin: AdminClient) -> list[Frame]:
     """The last minutes of the running engine; without history a few seconds of now."""
     from slotdeck.console.cli.top import current_frame
     from slotdeck.console.client.admin import AdminError
-    from slotdeck.engine.telemetry.history import History, HistoryError
-    from slotdeck.engine.telemetry.history_file import history_path
+    from slotdeck.engine.paths import history_path
+    from slotdeck.engine.telemetry.history.reader import History, HistoryError
 
     now = current_frame(admin, LOOK_BACK)
     try:

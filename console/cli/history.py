@@ -21,7 +21,7 @@ from slotdeck.console.cli.moments import FromOption, ToOption, time_range
 
 if TYPE_CHECKING:
     from slotdeck.engine.telemetry.frame import Frame
-    from slotdeck.engine.telemetry.history import History
+    from slotdeck.engine.telemetry.history.reader import History
 
 What = Literal["requests", "events", "seconds", "frames"]
 Format = Literal["csv", "json"]
@@ -33,8 +33,8 @@ app = typer.Typer(
 
 def open_history() -> History:
     """This user's history; without one the command ends with a sentence."""
-    from slotdeck.engine.telemetry.history import History, HistoryError, NoHistoryError
-    from slotdeck.engine.telemetry.history_file import history_path
+    from slotdeck.engine.paths import history_path
+    from slotdeck.engine.telemetry.history.reader import History, HistoryError, NoHistoryError
 
     history = History(history_path())
     try:
@@ -89,7 +89,7 @@ def export(
 ) -> None:  # fmt: skip
     """Write recorded requests, events, seconds or frames to a file. No prompt text is ever recorded."""
     from slotdeck.console.cli.flags import merge_flags
-    from slotdeck.engine.telemetry.history import HistoryError
+    from slotdeck.engine.telemetry.history.reader import HistoryError
 
     merge_flags(context, {}, ())
     if what == "frames" and form == "csv":

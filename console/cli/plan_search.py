@@ -27,7 +27,7 @@ from slotdeck.console.cli.moments import time_range
 from slotdeck.console.client.admin import AdminClient, AdminError
 from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings, StartSettings
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame
-from slotdeck.engine.telemetry.history_file import RequestRecord
+from slotdeck.engine.telemetry.history.schema import RequestRecord
 
 if TYPE_CHECKING:
     from slotdeck.console.bench.verify import Measured
@@ -256,7 +256,7 @@ def _job(wanted: Search, calibration: Calibration, frame: Frame | None) -> tuple
 
 def _recorded(wanted: Search) -> tuple[list[RequestRecord], str]:
     from slotdeck.console.cli.history import open_history
-    from slotdeck.engine.telemetry.history import HistoryError
+    from slotdeck.engine.telemetry.history.reader import HistoryError
 
     history = open_history()
     begin, end = time_range(wanted.begin, wanted.end, time.time())

@@ -18,9 +18,9 @@ from slotdeck.console.planning.predictions import can_be_predicted, in_words
 from slotdeck.console.sections.findings import early_lines, finding_lines, outcome_lines, well_lines
 from slotdeck.console.sections.header import title_line
 from slotdeck.console.state.store import LogEntry, View
+from slotdeck.engine.paths import history_path
 from slotdeck.engine.telemetry.frame import Frame, WindowInfo
-from slotdeck.engine.telemetry.history import History, HistoryError
-from slotdeck.engine.telemetry.history_file import history_path
+from slotdeck.engine.telemetry.history.reader import History, HistoryError
 
 if TYPE_CHECKING:
     from slotdeck.console.app import ConsoleApp

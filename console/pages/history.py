@@ -19,10 +19,10 @@ from slotdeck.console.sections.history_strip import ROWS as STRIP_ROWS
 from slotdeck.console.sections.history_strip import timeline_lines
 from slotdeck.console.sources.recording import write_frames
 from slotdeck.console.state.store import Store, View
-from slotdeck.engine.paths import state_folder
+from slotdeck.engine.paths import history_path, state_folder
 from slotdeck.engine.telemetry.frame import Frame, FrameEvent
-from slotdeck.engine.telemetry.history import LOUD, History, HistoryError
-from slotdeck.engine.telemetry.history_file import ChunkInfo, history_path
+from slotdeck.engine.telemetry.history.reader import LOUD, History, HistoryError
+from slotdeck.engine.telemetry.history.schema import ChunkSummary
 
 if TYPE_CHECKING:
     from slotdeck.console.app import ConsoleApp
@@ -51,7 +51,7 @@ class Then:
     """The event jumped to."""
     start: float = 0.0
     """Of the strip."""
-    chunks: tuple[ChunkInfo, ...] = ()
+    chunks: tuple[ChunkSummary, ...] = ()
     marks: tuple[FrameEvent, ...] = ()
 
 

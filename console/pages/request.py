@@ -15,7 +15,7 @@ from slotdeck.console.sections.header import title_line
 from slotdeck.console.sections.request_timeline import chunk_lines, facts, gap_plot, long_gaps, phase_bar, sentence
 from slotdeck.console.state.store import View
 from slotdeck.engine.telemetry.frame import LimitInfo, PoolInfo
-from slotdeck.engine.telemetry.request_detail import RequestDetail
+from slotdeck.engine.telemetry.requests.detail import RequestDetail
 
 ASK_SECONDS = 1.0
 WIDE = 112

@@ -9,9 +9,9 @@ from slotdeck.console.advice.finding import Finding
 from slotdeck.console.advice.prediction import PREDICTABLE, NoPredictionError, Prediction, predict
 from slotdeck.console.advice.window import Window
 from slotdeck.console.bench.calibration_file import find_calibration
+from slotdeck.engine.paths import history_path
 from slotdeck.engine.telemetry.frame import Frame
-from slotdeck.engine.telemetry.history import History, HistoryError
-from slotdeck.engine.telemetry.history_file import history_path
+from slotdeck.engine.telemetry.history.reader import History, HistoryError
 
 
 def can_be_predicted(finding: Finding) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from slotdeck.console.drawing.cells import Line, Span, exact, width
 from slotdeck.console.drawing.glyphs import SPARK
 from slotdeck.engine.telemetry.frame import FrameEvent
-from slotdeck.engine.telemetry.history_file import ChunkInfo
+from slotdeck.engine.telemetry.history.schema import ChunkSummary
 
 ROWS = 3
 
@@ -24,7 +24,7 @@ _MARKS: dict[str, Span] = {
 
 
 def timeline_lines(
-    chunks: Sequence[ChunkInfo], events: Sequence[FrameEvent], *, start: float, seconds: float, at: float, cells: int
+    chunks: Sequence[ChunkSummary], events: Sequence[FrameEvent], *, start: float, seconds: float, at: float, cells: int
 ) -> list[Line]:
     """Three lines: load as bars (nothing where nothing was recorded), marks of loud events, and the place of ``at``."""
     first, last = _clock(start, seconds), _clock(start + seconds, seconds)

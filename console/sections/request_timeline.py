@@ -22,7 +22,7 @@ from slotdeck.console.drawing.cells import (
 )
 from slotdeck.console.drawing.plot import column_rows, logarithmic
 from slotdeck.engine.telemetry.frame import LimitInfo, PoolInfo
-from slotdeck.engine.telemetry.request_detail import CAUSE_LETTERS, ChunkInfo, RequestDetail
+from slotdeck.engine.telemetry.requests.detail import CAUSE_LETTERS, PrefillChunk, RequestDetail
 
 Phase = tuple[str, float, float]
 """Name, and seconds from arrival at which it begins and ends."""
@@ -233,7 +233,7 @@ def long_gaps(detail: RequestDetail, cells: int, rows: int) -> list[Line]:
     return lines
 
 
-def chunk_lines(chunks: Sequence[ChunkInfo], cells: int, rows: int) -> list[Line]:
+def chunk_lines(chunks: Sequence[PrefillChunk], cells: int, rows: int) -> list[Line]:
     """A heading, then prefill chunks, as many as there is room for, the newest at the bottom."""
     if not chunks or rows < 2:
         return []

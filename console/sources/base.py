@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from slotdeck.engine.telemetry.frame import Frame
 
 if TYPE_CHECKING:
-    from slotdeck.engine.telemetry.request_detail import RequestDetail
+    from slotdeck.engine.telemetry.requests.detail import RequestDetail
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from slotdeck.engine.telemetry.frame import Frame
 if TYPE_CHECKING:
     import httpx
 
-    from slotdeck.engine.telemetry.request_detail import RequestDetail
+    from slotdeck.engine.telemetry.requests.detail import RequestDetail
 
 FRAMES_PER_SECOND = 4
 SILENCE_LIMIT = 5.0
@@ -155,7 +155,7 @@ class EngineSource:
 
     async def request(self, request_id: str) -> RequestDetail | Answer:
         """See :class:`FrameSource`."""
-        from slotdeck.engine.telemetry.request_detail import RequestDetail
+        from slotdeck.engine.telemetry.requests.detail import RequestDetail
 
         try:
             async with self._client() as client:

@@ -15,7 +15,7 @@ from slotdeck.console.sources.base import Answer, Disconnected, Update
 from slotdeck.engine.telemetry.frame import Frame
 
 if TYPE_CHECKING:
-    from slotdeck.engine.telemetry.request_detail import RequestDetail
+    from slotdeck.engine.telemetry.requests.detail import RequestDetail
 
 MAX_PAUSE = 5.0
 """Seconds; longer holes, in which nothing was recorded, are passed over."""

@@ -27,9 +27,9 @@ from slotdeck.engine.loop.step_runner import StepRunner
 from slotdeck.engine.loop.watchdog import Watchdog
 from slotdeck.engine.settings import LiveSettings, SettingsError
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame, Health, LimitInfo
-from slotdeck.engine.telemetry.frames import estimates, frame_of, look
+from slotdeck.engine.telemetry.frame_builder import build_frame, estimates, take_snapshot
 from slotdeck.engine.telemetry.host import HostProbe
-from slotdeck.engine.telemetry.step_times import Profile, StepTimes
+from slotdeck.engine.telemetry.step_profile import Profile, StepProfiler
 from slotdeck.engine.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("slotdeck.engine")
@@ -62,7 +62,7 @@ class EngineLoop:
 
     def __post_init__(self) -> None:
         self.telemetry = Telemetry(self.clock, self.wall)
-        self.times = StepTimes()
+        self.times = StepProfiler()
         self.boot_id = uuid.uuid4().hex
         self._scheduler = Scheduler(self.settings, BlockPool(self.num_blocks), self.runner.block_bytes)
         self._live = LiveChanges(self._scheduler, self.runner, self.info, self.telemetry, self.clock)
@@ -217,11 +217,11 @@ class EngineLoop:
         health, reason = self.health()
         pace = self.telemetry.pace()
         with self._lock:
-            seen = look(self._scheduler, pace, (self.bytes_per_token, self.scale_bytes_per_token), now)
+            seen = take_snapshot(self._scheduler, pace, (self.bytes_per_token, self.scale_bytes_per_token), now)
             limits = self._live.limits()
         host = self._host.sample(now)
-        self.telemetry.requests.see_host(host)
-        return frame_of(
+        self.telemetry.requests.on_host(host)
+        return build_frame(
             seen, self.telemetry, event_cursor, boot_id=self.boot_id, sequence=sequence, engine=self.info,
             limits=limits, host=host, health=health, health_reason=reason,
         )  # fmt: skip

@@ -43,7 +43,7 @@ class LiveChanges:
         self.revision = 0
         self._scheduler, self._runner, self._info = scheduler, runner, info
         self._telemetry, self._clock = telemetry, clock
-        telemetry.requests.see_settings(scheduler.settings, self.revision)
+        telemetry.requests.on_settings(scheduler.settings, self.revision)
 
     def apply(self, changes: dict[str, Any], revision: int | None, source: str) -> list[Event]:
         """Put all of ``changes`` in force or none; gives what happened to requests meanwhile.
@@ -62,7 +62,7 @@ class LiveChanges:
         changed = [name for name in changes if getattr(before, name) != getattr(after, name)]
         if changed:
             self.revision += 1
-            self._telemetry.requests.see_settings(after, self.revision)
+            self._telemetry.requests.on_settings(after, self.revision)
         for name in changed:
             text = f"{name} {getattr(before, name)} → {getattr(after, name)} by {source}"
             self._telemetry.log("setting_changed", text)

@@ -15,7 +15,7 @@ from slotdeck.engine.server.context import ServerContext
 from slotdeck.engine.server.errors import ApiError
 from slotdeck.engine.settings import SETTINGS, SettingsError
 from slotdeck.engine.telemetry.frame import Frame
-from slotdeck.engine.telemetry.request_story import tell
+from slotdeck.engine.telemetry.requests.lookup import find_request
 
 MIN_RATE, MAX_RATE = 0.2, 10.0
 MAX_LABELS = 256
@@ -77,7 +77,7 @@ def admin_router(context: ServerContext) -> APIRouter:
     @router.get("/requests/{request_id}")
     async def request_detail(request_id: str) -> Response:
         current, _ = engine.frame(0, engine.telemetry.event_cursor)
-        detail = tell(engine.telemetry.requests, current, request_id)
+        detail = find_request(engine.telemetry.requests, current, request_id)
         if detail is None:
             raise ApiError(404, "no such request runs, waits or ended lately", param="id", code="request_not_found")
         return Response(detail.model_dump_json(), media_type="application/json")

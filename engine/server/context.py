@@ -10,7 +10,7 @@ from slotdeck.engine.server.keys import KeyRing
 from slotdeck.engine.server.output_router import OutputRouter
 from slotdeck.engine.server.tokenizer_pool import TokenizerPool
 from slotdeck.engine.settings import StartSettings
-from slotdeck.engine.telemetry.past import Past
+from slotdeck.engine.telemetry.recent_frames import RecentFrames
 from slotdeck.engine.text.tokenizer import TextModel
 
 
@@ -38,7 +38,7 @@ class ServerContext:
     settings: StartSettings
     keys: KeyRing
     tokenizer_pool: TokenizerPool
-    past: Past = field(default_factory=Past)
+    past: RecentFrames = field(default_factory=RecentFrames)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when streams that have no end of their own must end."""
     force: asyncio.Event = field(default_factory=asyncio.Event)

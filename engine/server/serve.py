@@ -21,7 +21,7 @@ from slotdeck.engine.server.listeners import Listeners
 from slotdeck.engine.server.output_router import OutputRouter
 from slotdeck.engine.server.tokenizer_pool import TokenizerPool
 from slotdeck.engine.settings import StartSettings
-from slotdeck.engine.telemetry.recorder import Recorder
+from slotdeck.engine.telemetry.history.recorder import Recorder
 from slotdeck.engine.text.tokenizer import TextModel
 
 log = logging.getLogger("slotdeck.server")

@@ -63,7 +63,7 @@ class StepLog:
         self.count = 0
         """Steps ever logged; the cursor of a reader that has seen them all."""
 
-    def see_step(self, plan: SchedulerOutput, seconds: float, now: float) -> None:
+    def on_step(self, plan: SchedulerOutput, seconds: float, now: float) -> None:
         """A step was committed at ``now``."""
         between = None if self._ended is None else max(0.0, now - seconds - self._ended)
         with self._lock:

@@ -16,7 +16,7 @@ from slotdeck.engine.telemetry.estimate import Pace
 from slotdeck.engine.telemetry.frame import CounterInfo, FrameEvent, WindowInfo
 from slotdeck.engine.telemetry.metrics import Metrics
 from slotdeck.engine.telemetry.refused import RefusedClients
-from slotdeck.engine.telemetry.request_log import RequestLog
+from slotdeck.engine.telemetry.requests.log import RequestLog
 from slotdeck.engine.telemetry.step_log import StepLog
 from slotdeck.engine.telemetry.windows import Samples, percentile, percentiles
 
@@ -114,7 +114,7 @@ class Telemetry:
             self._events.append(FrameEvent(time=self.wall(), kind=kind, text=text, **fields))
             self.event_cursor += 1
         if kind == "setting_changed":
-            self.requests.see_change(text)
+            self.requests.on_change(text)
 
     # -- from the loop --------------------------------------------------------------------------------------
 
@@ -135,14 +135,14 @@ class Telemetry:
                     self._itl.append(now, row.request.gaps[-1])
                     self.metrics.itl.observe(row.request.gaps[-1])
         self.metrics.step.observe(seconds)
-        self.requests.see_step(plan, seconds, now)
-        self.steps.see_step(plan, seconds, now)
+        self.requests.on_step(plan, seconds, now)
+        self.steps.on_step(plan, seconds, now)
 
     def observe(self, events: Iterable[Event]) -> None:
         """Count and log what the scheduler says happened."""
         for event in events:
             self._OBSERVERS[event.kind](self, event)
-            self.requests.see_event(event)
+            self.requests.on_event(event)
             if self.on_ended is not None and event.kind in _ENDS:
                 self.on_ended(event, self.wall())
 

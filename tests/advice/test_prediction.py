@@ -15,7 +15,7 @@ from slotdeck.console.advice.traffic import Edge
 from slotdeck.console.planning.predictions import can_be_predicted, in_words
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import LimitInfo, WindowInfo
-from slotdeck.engine.telemetry.history_file import RequestRecord
+from slotdeck.engine.telemetry.history.schema import RequestRecord
 from tests.support.doctor_frames import run
 
 PRICES = StepModel(

@@ -6,7 +6,7 @@ import pytest
 
 from slotdeck.console.advice.recorded import replay, users_of
 from slotdeck.engine.settings import LiveSettings
-from slotdeck.engine.telemetry.history_file import RequestRecord
+from slotdeck.engine.telemetry.history.schema import RequestRecord
 from tests.support.calibration import CALIBRATION
 from tests.support.requests import START, record
 

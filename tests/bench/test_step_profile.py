@@ -9,7 +9,7 @@ import pytest
 from slotdeck.console.bench.flame_graph import Recording as Recorded
 from slotdeck.console.bench.flame_graph import draw, measured_tree, recording, sampled_tree, svg
 from slotdeck.console.bench.step_profile import profile_table, shares
-from slotdeck.engine.telemetry.step_times import Profile, StepTimes
+from slotdeck.engine.telemetry.step_profile import Profile, StepProfiler
 
 KERNELS = {"embedding": 0.1, "norms": 0.3, "qkv": 1, "attention": 2, "output": 0.5, "gate_up": 2, "down": 1, "head": 1}
 LOOP = {"plan": 0.1, "lay_out": 0.2, "sampling": 0.3, "commit": 0.2, "hand_over": 0.1}
@@ -41,7 +41,7 @@ def test_the_table_has_a_column_for_each_stage_that_computed_something() -> None
 
 
 def test_a_profile_is_the_difference_of_two_readings() -> None:
-    times = StepTimes()
+    times = StepProfiler()
     times.add(1.0, 3, {"plan": 0.25})
     before = times.profile({})
     times.add(2.0, 4, {"plan": 0.5, "forward": 1.0})

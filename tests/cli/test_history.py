@@ -18,9 +18,10 @@ from typer.testing import CliRunner
 from slotdeck.console.cli.main import app
 from slotdeck.console.cli.moments import parse_moment, time_range
 from slotdeck.console.sources.recording import read_frames
+from slotdeck.engine.paths import history_path
 from slotdeck.engine.telemetry.frame import Frame
-from slotdeck.engine.telemetry.history_file import RequestRecord, history_path
-from slotdeck.engine.telemetry.recorder import Recorder
+from slotdeck.engine.telemetry.history.recorder import Recorder
+from slotdeck.engine.telemetry.history.schema import RequestRecord
 from tests.support import frames as made
 from tests.support.deck import Deck
 
@@ -53,7 +54,7 @@ async def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     engine.telemetry.log("rejected", "=cmd()|evil refused: the queue is full", user="=cmd()|evil")
     for _ in range(2):
         for _ in range(10):
-            recorder.look()
+            recorder.take_frame()
         await recorder.write()
     assert recorder._writer._database is not None
     record = RequestRecord(

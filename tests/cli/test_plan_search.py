@@ -24,10 +24,10 @@ from slotdeck.console.cli.main import app
 from slotdeck.console.cli.plan_search import Job
 from slotdeck.console.cli.plan_search_report import verify_text
 from slotdeck.console.sources.recording import read_frames
+from slotdeck.engine.paths import history_path
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import EngineInfo
-from slotdeck.engine.telemetry.history_file import history_path
-from slotdeck.engine.telemetry.history_writer import HistoryWriter
+from slotdeck.engine.telemetry.history.writer import HistoryWriter
 from tests.support.calibration import CALIBRATION
 from tests.support.frames import frame as some_frame
 from tests.support.frames import limits_of

@@ -12,9 +12,8 @@ from textual.pilot import Pilot
 from slotdeck.console.app import ConsoleApp
 from slotdeck.console.pages.history import HistoryPage
 from slotdeck.console.sources.recording import RecordingSource, read_frames
-from slotdeck.engine.paths import state_folder
+from slotdeck.engine.paths import history_path, state_folder
 from slotdeck.engine.telemetry.frame import Frame
-from slotdeck.engine.telemetry.history_file import history_path
 from tests.support import frames
 from tests.support.console_app import console, screen_text, seen, until
 from tests.support.history import record

@@ -15,7 +15,7 @@ from slotdeck.console.pages.page import Chrome
 from slotdeck.console.sources.base import Past
 from slotdeck.console.state.store import Store
 from slotdeck.engine.telemetry.frame import Frame, SlotInfo, SlotState
-from slotdeck.engine.telemetry.past import Past as EnginePast
+from slotdeck.engine.telemetry.recent_frames import RecentFrames
 from tests.support import frames
 from tests.support.console_app import GONE
 
@@ -49,7 +49,7 @@ def story(drawn: list[tuple[list[SlotState], int, int, bool]]) -> list[Frame]:
 
 def kept(told: list[Frame]) -> Past:
     """What an engine gives of them to one who comes late."""
-    past = EnginePast()
+    past = RecentFrames()
     for frame in told:
         past.add(frame)
     return Past(tuple(Frame.model_validate_json(line) for line in past.lines().splitlines()))
@@ -101,7 +101,7 @@ def test_the_past_of_another_engine_is_not_taken() -> None:
 
 
 def test_an_engine_keeps_ten_minutes_and_little_of_each_second() -> None:
-    past = EnginePast()
+    past = RecentFrames()
     for step in range(0, 4 * 700, 4):
         past.add(frames.busy(step))
     assert past.lines().count(b"\n") == 600

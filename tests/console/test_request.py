@@ -17,11 +17,11 @@ from slotdeck.console.pages.request import compose_request
 from slotdeck.console.sections.request_timeline import phases
 from slotdeck.console.state.store import Store
 from slotdeck.engine.telemetry.frame import SlotInfo
-from slotdeck.engine.telemetry.request_detail import (
+from slotdeck.engine.telemetry.requests.detail import (
     CAUSE_LETTERS,
     ChangeInfo,
-    ChunkInfo,
     GapInfo,
+    PrefillChunk,
     RequestDetail,
     SettingsInfo,
     StallInfo,
@@ -155,7 +155,7 @@ def test_whatever_comes_every_line_is_exact(data: st.DataObject) -> None:
         kv_tokens=data.draw(small), intake=data.draw(number), queue_wait=data.draw(number),
         prefill=data.draw(number), ttft=data.draw(number), preemptions=data.draw(small), stalled=data.draw(number),
         chunks=tuple(
-            ChunkInfo(at=data.draw(st.floats(0, 1e4)), seconds=1.0, steps=data.draw(st.integers(1, 9)), tokens=64,
+            PrefillChunk(at=data.draw(st.floats(0, 1e4)), seconds=1.0, steps=data.draw(st.integers(1, 9)), tokens=64,
                       others=3, streams=2, again=data.draw(st.booleans()))
             for _ in range(data.draw(st.integers(0, 5)))),
         gaps=tuple(gaps), gap_causes=data.draw(st.text("x.!p", max_size=300)),

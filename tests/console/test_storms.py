@@ -57,10 +57,10 @@ def test_tui_17_an_idle_console_writes_nothing(socket: Path, environment: dict[s
 SLOW_DISK = """
 import sys, time
 from pathlib import Path
-import slotdeck.engine.telemetry.history
+import slotdeck.engine.telemetry.history.reader
 def span(self):
     time.sleep(60)
-slotdeck.engine.telemetry.history.History.span = span
+slotdeck.engine.telemetry.history.reader.History.span = span
 from slotdeck.console.app import run_console
 from slotdeck.console.sources.engine import EngineSource
 code = run_console(EngineSource(Path(sys.argv[1])), hosted=False, socket=None)

@@ -21,9 +21,9 @@ import pytest
 from slotdeck.engine.server.listeners import ListenError, open_listeners
 from slotdeck.engine.settings import SETTINGS, StartSettings
 from slotdeck.engine.telemetry.frame import Frame, LimitInfo
-from slotdeck.engine.telemetry.request_detail import RequestDetail
+from slotdeck.engine.telemetry.requests.detail import RequestDetail
 from slotdeck.engine.telemetry.step_log import read_samples
-from slotdeck.engine.telemetry.step_times import Profile
+from slotdeck.engine.telemetry.step_profile import Profile
 from tests.support.stub_server import RunningServer, running
 
 

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from slotdeck.console.advice.doctor import diagnose
 from slotdeck.console.cli.main import app
 from slotdeck.console.sources.recording import read_frames
+from slotdeck.engine.paths import history_path
 from slotdeck.engine.telemetry.frame import Frame
-from slotdeck.engine.telemetry.history import History
-from slotdeck.engine.telemetry.history_file import history_path
+from slotdeck.engine.telemetry.history.reader import History
 from tests.support.history import record
 from tests.support.stub_server import running
 

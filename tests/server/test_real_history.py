@@ -7,7 +7,7 @@ import time
 import httpx
 import pytest
 
-from slotdeck.engine.telemetry.history import History, HistoryError
+from slotdeck.engine.telemetry.history.reader import History, HistoryError
 from tests.support.real_engine import PATIENCE, RealEngine
 
 pytestmark = pytest.mark.model

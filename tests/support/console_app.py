@@ -13,7 +13,7 @@ from slotdeck.console.app import ConsoleApp
 from slotdeck.console.drawing.cells import plain
 from slotdeck.console.sources.base import Answer, Disconnected, Update
 from slotdeck.engine.telemetry.frame import Frame
-from slotdeck.engine.telemetry.request_detail import RequestDetail
+from slotdeck.engine.telemetry.requests.detail import RequestDetail
 
 
 class ScriptedSource:

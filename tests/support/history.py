@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from slotdeck.engine.paths import history_path
 from slotdeck.engine.telemetry.frame import Frame
-from slotdeck.engine.telemetry.history_file import history_path
-from slotdeck.engine.telemetry.recorder import Recorder
+from slotdeck.engine.telemetry.history.recorder import Recorder
 from slotdeck.engine.telemetry.telemetry import Telemetry
 from tests.support import frames
 
@@ -26,6 +26,6 @@ async def record(seconds: list[Frame]) -> None:
     await recorder.open()
     for _ in range(len(seconds) // 10):
         for _ in range(10):
-            recorder.look()
+            recorder.take_frame()
         await recorder.write()
     await recorder.close()

@@ -7,8 +7,8 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from slotdeck.engine.telemetry.history import History
-from slotdeck.engine.telemetry.recorder import Recorder
+from slotdeck.engine.telemetry.history.reader import History
+from slotdeck.engine.telemetry.history.recorder import Recorder
 from tests.support.loop_bench import Bench
 
 
@@ -28,7 +28,7 @@ class Recording:
 
     async def write(self, looks: int = 1) -> None:
         for _ in range(looks):
-            self.recorder.look()
+            self.recorder.take_frame()
         await self.recorder.write()
 
     def notes(self) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slotdeck.engine.telemetry.request_detail import (
+from slotdeck.engine.telemetry.requests.detail import (
     RequestDetail,
 )
 

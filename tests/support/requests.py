@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slotdeck.engine.telemetry.history_file import RequestRecord
+from slotdeck.engine.telemetry.history.schema import RequestRecord
 
 START = 1_790_000_000.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slotdeck.engine.telemetry.estimate import Pace, Running, wait_estimates
-from slotdeck.engine.telemetry.frames import estimates
+from slotdeck.engine.telemetry.frame_builder import estimates
 from tests.support.core_engine import Engine
 
 PACE = Pace(output=100, prompt=200, gap=0.05, prompt_per_second=400)

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from slotdeck.engine.telemetry.frame import Frame, FrameEvent
-from slotdeck.engine.telemetry.history import History, HistoryError
-from slotdeck.engine.telemetry.history_file import SCHEMA_VERSION, pack, summarise, unpack
-from slotdeck.engine.telemetry.recorder import SAME_KIND_KEPT, thinned
+from slotdeck.engine.telemetry.history.chunks import pack, summarise, unpack
+from slotdeck.engine.telemetry.history.reader import History, HistoryError
+from slotdeck.engine.telemetry.history.recorder import SAME_KIND_KEPT, thinned
+from slotdeck.engine.telemetry.history.schema import SCHEMA_VERSION
 from tests.support import frames as made
 from tests.support.recording import Recording
 
@@ -33,7 +34,7 @@ async def recording(tmp_path: Path) -> AsyncIterator[Recording]:
 
 async def test_everything_that_happened_comes_back(recording: Recording) -> None:
     await recording.serve("a", "b")
-    recording.recorder.look()
+    recording.recorder.take_frame()
     await recording.serve("c")
     recording.bench.loop.change({"slots": 1}, revision=None, source="test")
     await recording.write()
@@ -277,8 +278,8 @@ async def test_a_fault_of_the_recorder_itself_never_leaves_it(tmp_path: Path, mo
     def broken(*_: Any) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("slotdeck.engine.telemetry.history_writer.pack", broken)
-    recording.recorder.look()
+    monkeypatch.setattr("slotdeck.engine.telemetry.history.writer.pack", broken)
+    recording.recorder.take_frame()
     await recording.recorder.run(stopping)
     assert "fault of the recorder" in recording.notes()[0]
     await recording.serve("a")

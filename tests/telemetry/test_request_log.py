@@ -9,11 +9,11 @@ from slotdeck.engine.core.request import Request, SamplingParams, Timeline
 from slotdeck.engine.core.scheduler import Scheduler
 from slotdeck.engine.core.step import ModelRunnerOutput
 from slotdeck.engine.settings import LiveSettings
-from slotdeck.engine.telemetry import request_log
 from slotdeck.engine.telemetry.frame import HostInfo
-from slotdeck.engine.telemetry.request_detail import ChunkInfo, GapInfo, RequestDetail, StallInfo
+from slotdeck.engine.telemetry.requests import log as request_log
+from slotdeck.engine.telemetry.requests.detail import GapInfo, PrefillChunk, RequestDetail, StallInfo
+from slotdeck.engine.telemetry.requests.sentence import describe
 from slotdeck.engine.telemetry.telemetry import Telemetry
-from slotdeck.engine.telemetry.why import why
 
 DECODE, PER_PREFILL_TOKEN = 0.05, 0.01
 """Seconds of a step, and what each prefill token adds."""
@@ -67,7 +67,7 @@ def test_chunks_add_up_to_the_prompt_and_gaps_to_the_time_of_writing() -> None:
     assert detail.ttft is not None
     assert detail.ttft + sum(detail.gaps) == pytest.approx(detail.age)
     assert (detail.state, detail.output_tokens, detail.finish_reason) == ("finished", 10, "length")
-    assert why(detail).startswith("Nothing held it up: first token after")
+    assert describe(detail).startswith("Nothing held it up: first token after")
 
 
 def test_sch_01_a_gap_that_another_prompt_made_names_its_user() -> None:
@@ -81,7 +81,7 @@ def test_sch_01_a_gap_that_another_prompt_made_names_its_user() -> None:
     assert (longest.cause, longest.seconds) == ("prefill", pytest.approx(DECODE + 16 * PER_PREFILL_TOKEN))
     assert "the prompt of user-b: 16 tokens read first" in longest.text
     assert detail.gap_causes.count("p") == 1
-    assert "longest gap of 210 ms came from the prompt of user-b" in why(detail)
+    assert "longest gap of 210 ms came from the prompt of user-b" in describe(detail)
 
 
 def test_kv_03_a_preemption_shows_as_stall_and_gap_and_in_the_sentence() -> None:
@@ -97,7 +97,7 @@ def test_kv_03_a_preemption_shows_as_stall_and_gap_and_in_the_sentence() -> None
     assert sum(stall.tokens or 0 for stall in detail.stalls) >= (detail.recomputed_tokens or 0) > 0
     assert any(chunk.again for chunk in detail.chunks)
     assert detail.long_gaps[0].cause == "preempted"
-    assert "because the KV pool was full: preempted" in why(detail)
+    assert "because the KV pool was full: preempted" in describe(detail)
     assert run.detail("old").preemptions == 0
 
 
@@ -122,7 +122,8 @@ def test_who_waits_is_told_who_was_there_who_went_first_and_who_made_room() -> N
     run.finish()
     detail = run.detail("c")
     assert (detail.busy, detail.ahead, detail.freed_by) == (1, 1, "user-b")
-    assert "in the queue: one other held a slot and one other went first until a request of user-b ended" in why(detail)
+    sentence = describe(detail)
+    assert "in the queue: one other held a slot and one other went first until a request of user-b ended" in sentence
 
 
 def test_who_gives_up_waiting_is_known_too() -> None:
@@ -135,7 +136,7 @@ def test_who_gives_up_waiting_is_known_too() -> None:
     detail = run.detail("b")
     assert (detail.state, detail.slot) == ("cancelled", None)
     assert detail.queue_wait == pytest.approx(4 * DECODE)
-    assert why(detail) == "Never started, cancelled after 200 ms in the queue: one other held a slot."
+    assert describe(detail) == "Never started, cancelled after 200 ms in the queue: one other held a slot."
 
 
 def test_slow_steps_and_os_swap_are_told_apart() -> None:
@@ -143,9 +144,9 @@ def test_slow_steps_and_os_swap_are_told_apart() -> None:
     run.submit("a", prompt=4, output=30)
     run.step(10)
     run.step(extra=1.0)
-    run.telemetry.requests.see_host(HostInfo(os_swap_in=4e6))
+    run.telemetry.requests.on_host(HostInfo(os_swap_in=4e6))
     run.step(extra=2.0)
-    run.telemetry.requests.see_host(HostInfo(os_swap_in=0.0))
+    run.telemetry.requests.on_host(HostInfo(os_swap_in=0.0))
     run.finish()
     assert [gap.cause for gap in run.detail("a").long_gaps] == ["os_swap", "slow_step"]
 
@@ -163,11 +164,11 @@ def test_settings_that_changed_meanwhile_are_listed() -> None:
 
 def test_settings_are_kept_as_they_were_at_the_admission() -> None:
     run = Run(slots=1)
-    run.telemetry.requests.see_settings(run.scheduler.settings, 3)
+    run.telemetry.requests.on_settings(run.scheduler.settings, 3)
     run.submit("a", prompt=4, output=10)
     run.submit("b", prompt=4, output=10)
     run.step(2)
-    run.telemetry.requests.see_settings(run.scheduler.settings.model_copy(update={"budget": 32}), 4)
+    run.telemetry.requests.on_settings(run.scheduler.settings.model_copy(update={"budget": 32}), 4)
     run.finish()
     first, second = run.detail("a").settings, run.detail("b").settings
     assert first is not None
@@ -206,7 +207,7 @@ def test_very_many_chunks_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
         (RequestDetail(request_id="a", state="prefill"),
          "Nothing held it up: it has a slot and its prompt is being read."),
         (RequestDetail(request_id="a", state="decode", prefill=3.5, ttft=3.5, chunks=(
-            ChunkInfo(at=0, seconds=3.5, steps=30, tokens=1930, others=64, streams=3, again=False),)),
+            PrefillChunk(at=0, seconds=3.5, steps=30, tokens=1930, others=64, streams=3, again=False),)),
          "Its 1930 prompt tokens took 3.5 s in 30 steps, shared with 3 others writing and 64 prompt tokens of others."),
         (RequestDetail(request_id="a", state="preempted", preemptions=2, recomputed_tokens=3640, stalled=4.2,
                        stalls=(StallInfo(at=1, seconds=None, tokens=1),)),
@@ -218,4 +219,4 @@ def test_very_many_chunks_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )  # fmt: skip
 def test_the_sentence(detail: RequestDetail, text: str) -> None:
-    assert why(detail) == text
+    assert describe(detail) == text

@@ -27,9 +27,9 @@ def test_a_pause_is_told_from_the_time_between_two_steps() -> None:
     engine, log = Engine(), StepLog()
     engine.add(10, output=2)
     for now in (1.0, 2.5):
-        log.see_step(engine.step(), 1.0, now)
+        log.on_step(engine.step(), 1.0, now)
     engine.add(10, output=2)
-    log.see_step(engine.step(), 1.0, 60.0)
+    log.on_step(engine.step(), 1.0, 60.0)
     samples, cursor = log.since(0)
     assert [sample.between for sample in samples] == [None, pytest.approx(0.5), None]
     assert [sample.seconds for sample in samples] == [1.0, 1.0, 1.0]
@@ -44,7 +44,7 @@ def test_the_oldest_steps_go(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, log = Engine(), StepLog()
     engine.add(10, output=5)
     for now in range(5):
-        log.see_step(engine.step(), 0.5, float(now))
+        log.on_step(engine.step(), 0.5, float(now))
     samples, cursor = log.since(0)
     assert [sample.ended for sample in samples] == [3.0, 4.0]
     assert cursor == 5

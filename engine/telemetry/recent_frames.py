@@ -18,7 +18,7 @@ class Watched(Protocol):
     def frame(self, sequence: int, event_cursor: int) -> tuple[Frame, int]: ...
 
 
-class Past:
+class RecentFrames:
     """Lives on the asyncio loop. Frames are kept as text, without what only the newest one has to say."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ CAUSE_LETTERS: dict[Cause, str] = {
 """One letter for each cause of a long gap; ``.`` stands for an ordinary gap."""
 
 
-class ChunkInfo(Part):
+class PrefillChunk(Part):
     """Prefill of this request in one step, or in several once a request has very many."""
 
     at: float
@@ -118,7 +118,7 @@ class RequestDetail(Part):
     """Requests that were admitted while it waited."""
     freed_by: str | None = None
     """User of the request whose end came last before its admission."""
-    chunks: tuple[ChunkInfo, ...] = ()
+    chunks: tuple[PrefillChunk, ...] = ()
     gaps: tuple[float, ...] = ()
     """Oldest first; at most the last 4095."""
     gap_causes: str = ""

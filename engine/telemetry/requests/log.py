@@ -17,8 +17,8 @@ from slotdeck.engine.core.request import Request
 from slotdeck.engine.core.step import SchedulerOutput
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import HostInfo
-from slotdeck.engine.telemetry.request_detail import ChangeInfo, ChunkInfo, RequestDetail, SettingsInfo, StallInfo
-from slotdeck.engine.telemetry.request_gaps import Stall, Step, explain_gaps
+from slotdeck.engine.telemetry.requests.detail import ChangeInfo, PrefillChunk, RequestDetail, SettingsInfo, StallInfo
+from slotdeck.engine.telemetry.requests.gaps import Stall, Step, explain_gaps
 
 MAX_ENDED = 200
 """Ended requests that are kept."""
@@ -80,22 +80,22 @@ class RequestLog:
 
     # -- from telemetry ------------------------------------------------------------------------------------
 
-    def see_host(self, host: HostInfo) -> None:
+    def on_host(self, host: HostInfo) -> None:
         """Remember whether the machine swaps now, as a cause of slow steps."""
         self._swapping = bool((host.os_swap_in or 0) + (host.os_swap_out or 0))
 
-    def see_change(self, text: str) -> None:
+    def on_change(self, text: str) -> None:
         """A setting changed."""
         with self._lock:
             self._changes.append((self._clock(), text))
 
-    def see_settings(self, settings: LiveSettings, revision: int) -> None:
+    def on_settings(self, settings: LiveSettings, revision: int) -> None:
         """These are in force from now on."""
         values = settings.model_dump(include=set(SettingsInfo.model_fields))
         with self._lock:
             self._settings = SettingsInfo(revision=revision, **values)
 
-    def see_step(self, plan: SchedulerOutput, seconds: float, now: float) -> None:
+    def on_step(self, plan: SchedulerOutput, seconds: float, now: float) -> None:
         """A step was committed at ``now``."""
         prefills = tuple((row.request.id, row.request.user, row.count) for row in plan.rows[plan.num_decodes :])
         total = sum(count for _, _, count in prefills)
@@ -126,7 +126,7 @@ class RequestLog:
             began = step.ended - step.seconds
             record.chunks.append(_Chunk(began, step.seconds, 1, count, others, step.decodes, again))
 
-    def see_event(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Something happened to a request."""
         request, kind = event.request, event.kind.value
         with self._lock:
@@ -210,7 +210,7 @@ class RequestLog:
                 freed_by=record.freed_by,
                 settings=record.settings,
                 chunks=tuple(
-                    ChunkInfo(
+                    PrefillChunk(
                         at=chunk.began - arrival, seconds=chunk.seconds, steps=chunk.steps, tokens=chunk.tokens,
                         others=chunk.others, streams=chunk.streams, again=chunk.again,
                     )

@@ -40,7 +40,7 @@ class Profile(Part):
         )
 
 
-class StepTimes:
+class StepProfiler:
     """The sums behind a :class:`Profile`. Any thread may call any method."""
 
     def __init__(self) -> None:

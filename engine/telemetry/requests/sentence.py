@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slotdeck.engine.core.events import PreemptionCause
-from slotdeck.engine.telemetry.request_detail import RequestDetail
+from slotdeck.engine.telemetry.requests.detail import RequestDetail
 
 SHORT_WAIT = 0.1
 """Seconds in the queue that nobody notices."""
@@ -20,7 +20,7 @@ _SINCE: dict[PreemptionCause, str] = {
 _WHILE = _SINCE | {"pool_full": "the KV pool is full"}
 
 
-def why(detail: RequestDetail) -> str:
+def describe(detail: RequestDetail) -> str:
     """One sentence of at most three clauses, the largest causes of waiting first to last in its life."""
     clauses = [clause for clause in (_queue(detail), _prefill(detail), _pause(detail), _end(detail)) if clause]
     if not clauses:

@@ -13,15 +13,8 @@ from typing import IO
 import aiosqlite
 
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame, FrameEvent
-from slotdeck.engine.telemetry.history_file import (
-    EVENT_COLUMNS,
-    SCHEMA,
-    SCHEMA_VERSION,
-    ChunkInfo,
-    RequestRecord,
-    pack,
-    summarise,
-)
+from slotdeck.engine.telemetry.history.chunks import pack, summarise
+from slotdeck.engine.telemetry.history.schema import EVENT_COLUMNS, SCHEMA, SCHEMA_VERSION, ChunkSummary, RequestRecord
 
 MEGABYTE = 1_000_000
 PRAGMAS = (
@@ -83,7 +76,7 @@ class HistoryWriter:
             row = (newest.boot_id, started, newest.engine.model_dump_json(exclude_defaults=True))
             await database.execute("INSERT OR REPLACE INTO boots VALUES (?, ?, ?)", row)
         chunk = await database.execute(
-            _insertion("chunks", list(ChunkInfo.model_fields)), summarise(frames).model_dump()
+            _insertion("chunks", list(ChunkSummary.model_fields)), summarise(frames).model_dump()
         )
         await database.execute("INSERT INTO bodies VALUES (?, ?)", (chunk.lastrowid, body))
         await database.executemany(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from slotdeck.engine.telemetry.frame import Frame
-from slotdeck.engine.telemetry.request_detail import RequestDetail
-from slotdeck.engine.telemetry.request_log import RequestLog
-from slotdeck.engine.telemetry.why import why
+from slotdeck.engine.telemetry.requests.detail import RequestDetail
+from slotdeck.engine.telemetry.requests.log import RequestLog
+from slotdeck.engine.telemetry.requests.sentence import describe
 
 
-def tell(log: RequestLog, frame: Frame, request_id: str) -> RequestDetail | None:
+def find_request(log: RequestLog, frame: Frame, request_id: str) -> RequestDetail | None:
     """What is known of that request; ``None`` if it never was, or ended too long ago."""
     detail = log.detail(request_id)
     for position, waiter in enumerate(frame.waiting, 1):
@@ -32,4 +32,4 @@ def tell(log: RequestLog, frame: Frame, request_id: str) -> RequestDetail | None
         held = None if slot.blocks is None or block_size is None else slot.blocks * block_size
         known = {"state": slot.state, "kv_tokens": held, "cached_tokens": slot.cached_tokens}
         detail = detail.model_copy(update=known)
-    return detail.model_copy(update={"why": why(detail)})
+    return detail.model_copy(update={"why": describe(detail)})

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from slotdeck.engine.core.events import PreemptionCause
-from slotdeck.engine.telemetry.request_detail import CAUSE_LETTERS, Cause, GapInfo
+from slotdeck.engine.telemetry.requests.detail import CAUSE_LETTERS, Cause, GapInfo
 from slotdeck.engine.telemetry.windows import percentile
 
 LONG = 2.0

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame, FrameEvent
-from slotdeck.engine.telemetry.history_file import EVENT_COLUMNS, SCHEMA_VERSION, ChunkInfo, RequestRecord, unpack
+from slotdeck.engine.telemetry.history.chunks import unpack
+from slotdeck.engine.telemetry.history.schema import EVENT_COLUMNS, SCHEMA_VERSION, ChunkSummary, RequestRecord
 
 LOUD = ("preempted", "rejected", "engine_fault", "failed", "setting_changed")
 """Kinds of events that one jumps to: something was turned, or went wrong."""
@@ -44,15 +45,15 @@ class History:
         first, last = self._rows("SELECT (SELECT min(first_time) FROM chunks), (SELECT max(last_time) FROM chunks)")[0]
         return None if first is None else (first, last)
 
-    def chunks(self, start: float, end: float) -> list[ChunkInfo]:
+    def chunks(self, start: float, end: float) -> list[ChunkSummary]:
         """What happened, ten seconds a row, oldest first."""
-        names = ", ".join(ChunkInfo.model_fields)
+        names = ", ".join(ChunkSummary.model_fields)
         rows = self._rows(
             f"SELECT {names} FROM chunks WHERE first_time >= ? AND first_time <= ? AND last_time >= ? "
             "ORDER BY first_time",
             start - MAX_CHUNK, end, start,
         )  # fmt: skip
-        return [ChunkInfo(**dict(zip(ChunkInfo.model_fields, row, strict=True))) for row in rows]
+        return [ChunkSummary(**dict(zip(ChunkSummary.model_fields, row, strict=True))) for row in rows]
 
     def frames(self, start: float, end: float) -> Iterator[Frame]:
         """The recorded frames, oldest first, unpacked as they are asked for."""

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Protocol
 
 from slotdeck.engine.core.events import Event
+from slotdeck.engine.paths import history_path
 from slotdeck.engine.settings import StartSettings
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame, FrameEvent
-from slotdeck.engine.telemetry.history_file import RequestRecord, history_path
-from slotdeck.engine.telemetry.history_writer import FAILURES, MEGABYTE, HistoryWriter
+from slotdeck.engine.telemetry.history.schema import RequestRecord
+from slotdeck.engine.telemetry.history.writer import FAILURES, MEGABYTE, HistoryWriter
 from slotdeck.engine.telemetry.telemetry import Telemetry
 from slotdeck.engine.telemetry.windows import percentiles
 
@@ -86,14 +87,14 @@ class Recorder:
             next_care = RETRY_SECONDS
             serves = False
             while not await _within(FRAME_SECONDS, stopping):
-                served, serves = serves, self.look()
+                served, serves = serves, self.take_frame()
                 if len(self._frames) >= FRAMES_IN_CHUNK or (serves and not served):
                     await self.write()
                 next_care -= FRAME_SECONDS
                 if next_care <= 0:
                     next_care = RETRY_SECONDS
                     await (self.prune() if self.recording else self.open())
-            self.look()
+            self.take_frame()
             await self.write()
         except Exception:
             log.exception("recording ended by a fault; serving goes on")
@@ -102,7 +103,7 @@ class Recorder:
             self._engine.telemetry.on_ended = None
             await self.close()
 
-    def look(self) -> bool:
+    def take_frame(self) -> bool:
         """Take one frame and what ended since the last one; whether anybody is served."""
         self._sequence += 1
         before = self._cursor

@@ -1,4 +1,4 @@
-"""Builds a Frame, of an engine or of a simulation. Only ``look`` needs the engine's lock, and its caller holds it."""
+"""Builds a Frame of an engine or a simulation. ``take_snapshot`` needs the engine's lock, which its caller holds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAITING_SHOWN = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Snapshot:
     """What a frame needs of the scheduler, copied under the lock in well under a millisecond."""
 
     pool: PoolInfo
@@ -39,13 +39,13 @@ class Look:
     waiting_count: int
 
 
-def look(scheduler: Scheduler, pace: Pace, token_bytes: tuple[int, int], now: float) -> Look:
+def take_snapshot(scheduler: Scheduler, pace: Pace, token_bytes: tuple[int, int], now: float) -> Snapshot:
     """Copy the scheduler's state at ``now`` (monotonic seconds). ``token_bytes``: K and V, and scales."""
     pool, slots_in_force = scheduler.pool, scheduler.settings.slots
     held = {request.slot: request for request in scheduler.admitted()}
     waits = estimates(scheduler, pace)
     numbers = sorted(set(range(slots_in_force)) | {slot for slot in held if slot is not None})
-    return Look(
+    return Snapshot(
         pool=PoolInfo(
             total=pool.num_tokens,
             live=pool.num_used * BLOCK_SIZE,
@@ -95,8 +95,8 @@ def estimates(scheduler: Scheduler, pace: Pace) -> list[float | None]:
     return wait_estimates(running, waiting, slots, pace, whole_batches=whole_batches)
 
 
-def frame_of(
-    seen: Look, telemetry: Telemetry, event_cursor: int, *, boot_id: str, sequence: int, engine: EngineInfo,
+def build_frame(
+    seen: Snapshot, telemetry: Telemetry, event_cursor: int, *, boot_id: str, sequence: int, engine: EngineInfo,
     limits: LimitInfo, host: HostInfo, health: Health = "ok", health_reason: str | None = None,
 ) -> tuple[Frame, int]:  # fmt: skip
     """What was seen and counted as one picture, with the events after ``event_cursor``; and the new cursor."""
@@ -129,7 +129,7 @@ def frame_of(
     return frame, cursor
 
 
-def _with_percentiles(seen: Look) -> tuple[SlotInfo, ...]:
+def _with_percentiles(seen: Snapshot) -> tuple[SlotInfo, ...]:
     """The slots with each request's own ITL p95 filled in."""
     return tuple(
         slot.model_copy(update={"itl_p95": percentile(seen.gaps[slot.request_id], 95)}) if slot.request_id else slot
