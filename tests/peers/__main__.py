@@ -23,8 +23,8 @@ from slotdeck.console.load.client import RequestFailedError
 from slotdeck.engine.model.load import find_model
 from tests.peers.installs import InstallError
 from tests.peers.measure import Round, measure_chat, measure_users, memory_bandwidth
-from tests.peers.report import OURS, Facts, print_tables, targets
-from tests.peers.servers import CONTEXT, DEFAULT_PEERS, PEERS, SLOTS, THREADS, ServerError, running
+from tests.peers.report import BASELINE, OURS, Facts, print_tables, targets
+from tests.peers.servers import CONTEXT, DEFAULT_PEERS, PEERS, SLOTS, THREADS, ServerError, baseline, running
 
 SCALES = 1 + 2 / 64
 """Bytes of a weight in int8 with its share of a scale."""
@@ -38,6 +38,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.peers", description=__doc__)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--peers", default=",".join(DEFAULT_PEERS), help=f"of {', '.join(PEERS)}")
+    parser.add_argument("--baseline", type=Path, help="also measure Slotdeck of this other checkout, in each round")
     parser.add_argument("--users", default="1,2,5,20")
     parser.add_argument("--minutes", type=float, default=15, help="no server is started after these")
     parser.add_argument("--output", type=Path, help="also write everything to this file as JSON")
@@ -46,13 +47,19 @@ def main() -> int:
     wanted = arguments.peers.split(",")
     if unknown := [name for name in wanted if name not in PEERS]:
         parser.error(f"unknown peers: {', '.join(unknown)}; known are {', '.join(PEERS)}")
+    peers = dict(PEERS)
+    if arguments.baseline is not None:
+        if not (arguments.baseline / ".src" / "slotdeck").is_dir():
+            parser.error(f"{arguments.baseline} is not a checkout of Slotdeck")
+        peers[BASELINE] = baseline(arguments.baseline)
+        wanted.append(BASELINE)
     users = [int(count) for count in arguments.users.split(",")]
 
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the servers end with it
     starts, left_out = {}, {}
     for name in wanted:
         try:
-            starts[name] = PEERS[name].prepare(say)
+            starts[name] = peers[name].prepare(say)
         except InstallError as error:
             left_out[name] = str(error)
             say(f"{name} is left out: {error}")
@@ -75,7 +82,7 @@ def main() -> int:
             if time.monotonic() > deadline:
                 say(f"{arguments.minutes:g} minutes are over: {name} has no round {number + 1}")
                 continue
-            say(f"round {number + 1}: {PEERS[name].name}")
+            say(f"round {number + 1}: {peers[name].name}")
             one = Round()
             if name == OURS:  # each round, since on a shared machine it is never twice the same
                 one.bandwidth = memory_bandwidth(THREADS)
@@ -103,11 +110,11 @@ def main() -> int:
     spread = ", ".join(f"{one.bandwidth / 1e9:.1f}" for one in results.get(OURS, []) if one.bandwidth)
     console.print(f"         GB/s read from memory, round by round: {spread}; load average before the run {load:.2f}")
     for name in results:
-        version = f" {PEERS[name].version}" if PEERS[name].version else ""
-        console.print(f"server   {PEERS[name].name}{version}, {len(results[name])} rounds")
+        version = f" {peers[name].version}" if peers[name].version else ""
+        console.print(f"server   {peers[name].name}{version}, {len(results[name])} rounds")
     for name, reason in left_out.items():
-        console.print(f"left out {PEERS[name].name}: {reason}", markup=False)
-    print_tables(results, {name: PEERS[name].name for name in results}, console)
+        console.print(f"left out {peers[name].name}: {reason}", markup=False)
+    print_tables(results, {name: peers[name].name for name in results}, console)
     judged = targets(results, facts) if OURS in results and len(results) > 1 else []
     for target in judged:
         console.print(f"{'reached' if target['reached'] else 'MISSED '}  {target['target']}; found {target['found']}")
@@ -116,7 +123,7 @@ def main() -> int:
             "machine": machine,
             "facts": dataclasses.asdict(facts),
             "load_average": load,
-            "versions": {name: PEERS[name].version for name in results},
+            "versions": {name: peers[name].version for name in results},
             "left_out": left_out,
             "rounds": {name: [dataclasses.asdict(one) for one in rounds] for name, rounds in results.items()},
             "targets": judged,

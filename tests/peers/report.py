@@ -14,7 +14,7 @@ from rich.table import Table
 from slotdeck.console.load.tally import duration
 from tests.peers.measure import Point, Round
 
-OURS = "slotdeck"
+OURS, BASELINE = "slotdeck", "baseline"
 MIN_RATIO = {"1": 1.6, "2": 1.6, "5": 1.6, "20": 1.4}
 """tokens/s of Slotdeck over the best peer, by users."""
 MARGIN_BYTES = 700 << 20
@@ -64,7 +64,7 @@ def best_peer(
     results: dict[str, list[Round]], load: str, get: Callable[[Point], float | None], most: bool
 ) -> float | None:
     """Of the peers beside Slotdeck that answered everybody, the largest or the smallest value at a load."""
-    points = [merged(rounds, load) for name, rounds in results.items() if name != OURS]
+    points = [merged(rounds, load) for name, rounds in results.items() if name not in (OURS, BASELINE)]
     whole = [point for point in points if point is not None and not point.errors]
     values = [value for point in whole if (value := get(point)) is not None]
     return (max(values) if most else min(values)) if values else None

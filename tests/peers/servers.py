@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -50,7 +51,7 @@ class Peer:
     """Gives what makes a :class:`Start` from port, prefix cache on or off, and a folder for the moment."""
 
 
-def _slotdeck(_: Say) -> Callable[[int, bool, Path], Start]:
+def _slotdeck(_: Say, checkout: Path | None = None) -> Callable[[int, bool, Path], Start]:
     def start(port: int, cache: bool, folder: Path) -> Start:
         settings = {
             "PORT": port,
@@ -65,6 +66,8 @@ def _slotdeck(_: Say) -> Callable[[int, bool, Path], Start]:
         (folder / "config.toml").touch()
         environment = {f"SLOTDECK_{name}": str(value) for name, value in settings.items()}
         environment |= {"XDG_STATE_HOME": str(folder), "XDG_RUNTIME_DIR": str(folder)}
+        if checkout is not None:
+            environment["PYTHONPATH"] = f"{checkout / '.src'}:{checkout}"
         return Start([sys.executable, "-P", "-m", "slotdeck.engine", "serve"], environment)
 
     return start
@@ -140,6 +143,13 @@ PEERS = {
     "openvino": Peer("OpenVINO Q8_0", OPENVINO.version, _script("serve_openvino.py", OPENVINO, weights.q8_0_file)),
     "llama-cpp-python": Peer("llama-cpp-python Q8_0", LLAMA_CPP_BUILT.version, _llama_cpp_python),
 }
+
+
+def baseline(checkout: Path) -> Peer:
+    """Slotdeck as it is in another checkout, run by this Python. It is shown, but no peer to be compared with."""
+    return Peer("Slotdeck baseline", "", partial(_slotdeck, checkout=checkout.resolve()))
+
+
 DEFAULT_PEERS = ("slotdeck", "llama.cpp-q8", "llama.cpp-q4", "openvino", "vllm")
 """llama-cpp-python compiles for minutes and serves one request at a time, so it is measured when asked for."""
 
@@ -227,4 +237,4 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-__all__ = ["DEFAULT_PEERS", "PEERS", "InstallError", "Peer", "Running", "ServerError", "running"]
+__all__ = ["DEFAULT_PEERS", "PEERS", "InstallError", "Peer", "Running", "ServerError", "baseline", "running"]
