@@ -20,6 +20,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 from slotdeck.engine.configuration import load_settings
+from slotdeck.engine.process_output import non_blocking_output
 from slotdeck.engine.settings import SettingsError, StartSettings
 
 OK, USAGE = 0, 2
@@ -58,21 +59,22 @@ def serve(settings: StartSettings) -> int:
                     f"KV pool {engine.loop.pool_tokens} tokens, queue {limits.queue}, prefill budget {limits.budget}"
                 )
 
-            try:
-                return asyncio.run(
-                    serve_http(
-                        engine.loop,
-                        engine.output_router,
-                        text=engine.text,
-                        model=engine.model,
-                        settings=settings,
-                        listeners=listeners,
-                        on_ready=ready,
-                        recorder=open_recorder(engine.loop, settings),
+            with non_blocking_output():
+                try:
+                    return asyncio.run(
+                        serve_http(
+                            engine.loop,
+                            engine.output_router,
+                            text=engine.text,
+                            model=engine.model,
+                            settings=settings,
+                            listeners=listeners,
+                            on_ready=ready,
+                            recorder=open_recorder(engine.loop, settings),
+                        )
                     )
-                )
-            finally:
-                engine.loop.stop()
+                finally:
+                    engine.loop.stop()
     except SettingsError as error:
         say(str(error))
         return USAGE

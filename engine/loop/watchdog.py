@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 
 log = logging.getLogger("slotdeck.engine")
@@ -28,7 +28,16 @@ class Watchdog:
             started = self._step_started()
             if started is not None and self._clock() - started > timeout:
                 reason = f"a step has not returned for {timeout:.0f} s"
-                log.critical("%s; stacks of all threads follow", reason)
-                faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+                # Through the log, which never waits for its reader; faulthandler would write to stderr itself.
+                log.critical("%s; stacks of all threads follow\n%s", reason, _stacks())
                 on_wedged(reason)
                 return
+
+
+def _stacks() -> str:
+    """Where each thread is, the innermost call last."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return "".join(
+        f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()
+    )

@@ -62,7 +62,7 @@ def admin_router(context: ServerContext) -> APIRouter:
 
     @router.patch("/settings")
     async def change(request: Request) -> Response:
-        document = read_json(await request.body())
+        document = read_json(request.state.body.data)
         changes, revision, source = _change(document)
         try:
             # In a thread: a change of the pool's size waits for the step that runs.
@@ -90,7 +90,7 @@ def admin_router(context: ServerContext) -> APIRouter:
 
     @router.post("/guest-keys")
     async def guest_keys(request: Request) -> Response:
-        labels = read_json(await request.body()).get("labels")
+        labels = read_json(request.state.body.data).get("labels")
         try:
             return JSONResponse({"keys": context.keys.mint(_labels(labels))})
         except ValueError as error:
@@ -98,7 +98,7 @@ def admin_router(context: ServerContext) -> APIRouter:
 
     @router.post("/shutdown")
     async def shutdown(request: Request) -> Response:
-        body = await request.body()
+        body = request.state.body.data
         force = read_json(body).get("force", False) if body else False
         if not isinstance(force, bool):
             raise _refused("force", "'force' must be true or false")

@@ -8,21 +8,22 @@ from starlette.types import ASGIApp
 from slotdeck.engine.server import errors
 from slotdeck.engine.server.admin_routes import admin_router
 from slotdeck.engine.server.context import ServerContext
+from slotdeck.engine.server.http_limits import HttpLimits
 from slotdeck.engine.server.openai_routes import openai_router
 from slotdeck.engine.server.security import GuardMiddleware, HostRule
 from slotdeck.engine.server.status_routes import status_router
 
 
-def create_app(context: ServerContext) -> ASGIApp:
-    """The public API, behind keys, Host and Origin rules and the body limit."""
+def create_app(context: ServerContext, limits: HttpLimits) -> ASGIApp:
+    """The public API, behind keys, the rules for Host and Origin, and ``limits``."""
     hosts = HostRule(context.settings.host, context.settings.allowed_host)
     app = _framework(openai_router(context), status_router(context))
-    return GuardMiddleware(app, context.settings.max_body, hosts=hosts, keys=context.keys)
+    return GuardMiddleware(app, limits, hosts=hosts, keys=context.keys)
 
 
-def create_admin_app(context: ServerContext) -> ASGIApp:
+def create_admin_app(context: ServerContext, limits: HttpLimits) -> ASGIApp:
     """The admin API; who may open the socket may do everything."""
-    return GuardMiddleware(_framework(admin_router(context)), context.settings.max_body)
+    return GuardMiddleware(_framework(admin_router(context)), limits)
 
 
 def _framework(*routers: APIRouter) -> FastAPI:

@@ -65,7 +65,7 @@ class ChatRequest:
     include_usage: bool
 
 
-def read_json(body: bytes) -> dict[str, Any]:
+def read_json(body: bytes | bytearray) -> dict[str, Any]:
     """The body as a JSON object. Raises ApiError 400; NaN and Infinity are not JSON."""
 
     def refuse(name: str) -> None:

@@ -32,7 +32,7 @@ def max_request_tokens(context: ServerContext) -> int:
     return min(context.engine.limits.context, context.engine.pool_tokens)
 
 
-def prepare(context: ServerContext, body: bytes) -> Prepared:
+def prepare(context: ServerContext, body: bytes | bytearray) -> Prepared:
     """Body to prompt; runs in a thread of the tokenizer pool. Raises ApiError for whatever the client can fix."""
     chat = read_chat_request(read_json(body), context.model.id, context.model.vocabulary)
     depth = context.engine.limits.queue

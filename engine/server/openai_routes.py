@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from slotdeck.engine.server.body import Body
 from slotdeck.engine.server.context import ServerContext
 from slotdeck.engine.server.errors import TOO_LONG, ApiError
 from slotdeck.engine.server.generation import Generation, Prepared, prepare
@@ -23,13 +24,12 @@ def openai_router(context: ServerContext) -> APIRouter:
 
     @router.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
-        body = await request.body()
         arrival = time.monotonic()
         context.engine.telemetry.count_received()
         user = request.state.user
         watch = ClientWatch(request.receive)
         try:
-            prepared = await _prepared(context, watch, body, user)
+            prepared = await _prepared(context, watch, request.state.body, user)
             generation = Generation(context, prepared, user, arrival)
         except ClientGoneError:
             watch.close()
@@ -70,11 +70,11 @@ def openai_router(context: ServerContext) -> APIRouter:
     return router
 
 
-async def _prepared(context: ServerContext, watch: ClientWatch, body: bytes, user: str) -> Prepared:
-    """The prompt, tokenised off the loop; whatever ends the request here is counted."""
+async def _prepared(context: ServerContext, watch: ClientWatch, body: Body, user: str) -> Prepared:
+    """The prompt, tokenised off the loop; then ``body`` is released. Whatever ends the request here is counted."""
     telemetry = context.engine.telemetry
     try:
-        return await watch.race(context.tokenizer_pool.run(partial(prepare, context), body))
+        return await watch.race(context.tokenizer_pool.run(partial(prepare, context), body.data))
     except ClientGoneError:
         telemetry.count_cancelled_before_queue()
         raise
@@ -89,3 +89,5 @@ async def _prepared(context: ServerContext, watch: ClientWatch, body: bytes, use
     except BaseException:
         telemetry.count_failed_before_queue()
         raise
+    finally:
+        body.release()

@@ -5,18 +5,20 @@ Pure ASGI, outside the framework, so that unknown paths, wrong methods and error
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from slotdeck.engine.server.errors import ApiError, log_unexpected
+from slotdeck.engine.server.body import Body, BodyMemory, ClientLeftError, read_body
+from slotdeck.engine.server.connections import HEALTH_ONLY
+from slotdeck.engine.server.errors import ApiError, log_unexpected, unavailable
+from slotdeck.engine.server.http_limits import HttpLimits
 from slotdeck.engine.server.keys import KeyRing
 
 PUBLIC_PATH = "/health"
-BODY_SILENCE = 60.0
-"""Seconds that a client may pause within a body."""
+METHODS_WITH_BODY = ("POST", "PUT", "PATCH")
+"""Of requests with another method the body is thrown away unread."""
 MAX_ECHO = 128
 MAX_HEADER_BYTES = 32 << 10
 
@@ -36,20 +38,24 @@ class HostRule:
 
 
 class GuardMiddleware:
-    """Runs the app under the common rules: body limit, JSON content only, one error shape, nothing leaks.
+    """Runs the app under the common rules: body limits, JSON content only, one error shape, nothing leaks.
 
-    ``hosts`` and ``keys`` are given for the public API; the unix socket is guarded by its file mode instead.
+    The app finds its ``Body`` in ``scope["state"]["body"]`` and who asks in ``scope["state"]["user"]``. ``hosts`` and
+    ``keys`` are given for the public API; the unix socket is guarded by its file mode instead.
     """
 
     def __init__(
-        self, app: ASGIApp, max_body: int, *, hosts: HostRule | None = None, keys: KeyRing | None = None
+        self, app: ASGIApp, limits: HttpLimits, *, hosts: HostRule | None = None, keys: KeyRing | None = None
     ) -> None:
-        self._app, self._max_body, self._hosts, self._keys = app, max_body, hosts, keys
+        self._app, self._limits, self._hosts, self._keys = app, limits, hosts, keys
+        self._memory = BodyMemory(limits.max_body_bytes, limits.max_body_bytes_per_user)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = complete = False
         headers = Headers(scope=scope)
         echo = _echo(headers.get("x-request-id"))
+        state = scope.setdefault("state", {})
+        body: Body | None = None
 
         async def reply(message: Message) -> None:
             nonlocal started, complete
@@ -59,15 +65,19 @@ class GuardMiddleware:
                 out["x-content-type-options"] = "nosniff"
                 if echo:
                     out["x-request-id"] = echo
+                if state.get(HEALTH_ONLY):
+                    out["connection"] = "close"
             else:
                 complete = not message.get("more_body", False)
             await send(message)
 
         try:
-            self._check(scope, headers)
-            body = await self._read_body(headers, receive)
-            await self._app(scope, _replay(body, receive), reply)
-        except _ClientLeftError:
+            state["user"] = user = self._check(scope, headers)
+            state["body"] = body = Body(self._memory, user)
+            if scope["method"] in METHODS_WITH_BODY:
+                await read_body(body, headers, receive, self._limits)
+            await self._app(scope, receive, reply)
+        except ClientLeftError:
             return
         except ApiError as error:
             await error.response()(scope, receive, reply)
@@ -76,14 +86,20 @@ class GuardMiddleware:
                 await log_unexpected(error).response()(scope, receive, reply)
             elif not complete:
                 raise ConnectionAbortedError("an error ended an answer that had begun") from None
+        finally:
+            if body is not None:
+                body.release()
 
-    def _check(self, scope: Scope, headers: Headers) -> None:
-        """Header size, Host, Origin, key, content type and encoding. Raises ApiError."""
+    def _check(self, scope: Scope, headers: Headers) -> str:
+        """Check all that the headers say, before anything of the body is read. Gives the user. Raises ApiError."""
+        public = scope["path"] == PUBLIC_PATH and scope["method"] in ("GET", "HEAD")
+        if scope["state"].get(HEALTH_ONLY) and not public:
+            raise unavailable("too many connections are open, try again later", "too_many_connections", 5)
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
             raise ApiError(431, f"the headers are larger than {MAX_HEADER_BYTES} bytes", code="headers_too_large")
         if self._hosts is not None:
             self._check_names(self._hosts, scope, headers)
-        scope.setdefault("state", {})["user"] = self._user(scope, headers)
+        user = self._user(scope, headers, public)
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise ApiError(415, "compressed bodies are not accepted: send plain JSON", code="unsupported_encoding")
         content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -91,6 +107,7 @@ class GuardMiddleware:
         from_page = "origin" in headers and scope["method"] not in ("GET", "HEAD", "OPTIONS")
         if from_page and content_type != "application/json":
             raise ApiError(415, "send the body as application/json", code="unsupported_content_type")
+        return user
 
     @staticmethod
     def _check_names(hosts: HostRule, scope: Scope, headers: Headers) -> None:
@@ -110,14 +127,13 @@ class GuardMiddleware:
                     code="origin_refused",
                 )  # fmt: skip
 
-    def _user(self, scope: Scope, headers: Headers) -> str:
-        """Label of the key, else the client's address. Raises ApiError 401."""
+    def _user(self, scope: Scope, headers: Headers, public: bool) -> str:
+        """Label of the key, else the client's address. Raises ApiError 401, unless the page is ``public``."""
         address = (scope.get("client") or ("local",))[0]
         if self._keys is None:
             return str(address)
         scheme, _, key = headers.get("authorization", "").partition(" ")
         label = self._keys.label(key.strip()) if scheme.lower() == "bearer" else None
-        public = scope["path"] == PUBLIC_PATH and scope["method"] in ("GET", "HEAD")
         if label is None and self._keys.required and not public:
             raise ApiError(
                 401,
@@ -127,37 +143,6 @@ class GuardMiddleware:
                 headers={"www-authenticate": "Bearer"},
             )
         return label or str(address)
-
-    async def _read_body(self, headers: Headers, receive: Receive) -> bytes:
-        length = headers.get("content-length", "")
-        # A refusal is sent while the client still writes; uvicorn then reads and drops the rest.
-        too_large = ApiError(413, f"the body is larger than {self._max_body} bytes", code="body_too_large")
-        if length.isdecimal() and int(length) > self._max_body:
-            raise too_large
-        body = bytearray()
-        more = True
-        while more:
-            try:
-                async with asyncio.timeout(BODY_SILENCE):
-                    message = await receive()
-            except TimeoutError:
-                raise ApiError(
-                    408,
-                    f"the body paused for {BODY_SILENCE:.0f} s",
-                    code="body_timeout",
-                    headers={"connection": "close"},
-                ) from None
-            if message["type"] == "http.disconnect":
-                raise _ClientLeftError
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > self._max_body:
-                raise too_large
-        return bytes(body)
-
-
-class _ClientLeftError(Exception):
-    pass
 
 
 def is_loopback(host: str) -> bool:
@@ -180,17 +165,3 @@ def _host_name(value: str) -> str:
 def _echo(value: str | None) -> str | None:
     """A client's own request id, given back when it is short and printable; it never identifies anything here."""
     return value if value and len(value) <= MAX_ECHO and value.isascii() and value.isprintable() else None
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """The body in one piece, then whatever the connection says."""
-    given = False
-
-    async def replay() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return replay

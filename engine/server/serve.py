@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from slotdeck.engine.loop.engine_loop import EngineLoop
 from slotdeck.engine.server.app import create_admin_app, create_app
+from slotdeck.engine.server.connections import Connections
 from slotdeck.engine.server.context import ServedModel, ServerContext
+from slotdeck.engine.server.http_limits import MAX_ADMIN_CONNECTIONS, HttpLimits, limits_of_this_process
 from slotdeck.engine.server.keys import KeyRing, load_api_keys
 from slotdeck.engine.server.listeners import Listeners
 from slotdeck.engine.server.output_router import OutputRouter
@@ -26,8 +31,6 @@ from slotdeck.engine.text.tokenizer import TextModel
 
 log = logging.getLogger("slotdeck.server")
 
-BODIES_HELD = 8
-"""Bodies of the largest size that may be in the tokenizer pool at a time."""
 CLOSING_SECONDS = 2
 """Time for answers that are complete to reach slow clients once everything else has ended."""
 POLL_SECONDS = 0.05
@@ -50,13 +53,15 @@ async def serve(
     listeners: Listeners,
     on_ready: Callable[[str], None],
     recorder: Recorder | None = None,
+    http_limits: HttpLimits | None = None,
 ) -> int:
     """Serve until SIGTERM, SIGINT or ``POST /admin/shutdown``; gives the exit code of the process, 0.
 
     ``engine`` is started, delivers to ``output_router``, and is stopped by the caller afterwards, as are ``listeners``
     closed. ``on_ready`` is called with the API's URL once both sockets answer. The first signal drains (new and
     waiting requests are refused, running ones finish within ``drain_timeout``), the second one does not wait.
-    Signals are handled only in the main thread. ``recorder`` runs until the last request has ended.
+    Signals are handled only in the main thread. ``recorder`` runs until the last request has ended. ``http_limits``
+    default to those of this machine and of ``settings``.
     """
     context = ServerContext(
         engine=engine,
@@ -65,12 +70,17 @@ async def serve(
         model=model,
         settings=settings,
         keys=KeyRing(load_api_keys(settings)),
-        tokenizer_pool=TokenizerPool(BODIES_HELD * settings.max_body),
+        tokenizer_pool=TokenizerPool(),
     )
     output_router.attach(asyncio.get_running_loop())
-    servers = [_server(create_app(context)), _server(create_admin_app(context))]
+    limits = http_limits or limits_of_this_process(settings.max_body)
+    admin_limits = replace(limits, max_connections=MAX_ADMIN_CONNECTIONS)
+    connections = [Connections(limits), Connections(admin_limits)]
+    apps = [create_app(context, limits), create_admin_app(context, admin_limits)]
+    servers = [_server(app, opened) for app, opened in zip(apps, connections, strict=True)]
     sockets = [listeners.tcp, listeners.admin]
     tasks = [asyncio.create_task(_run(server, sock)) for server, sock in zip(servers, sockets, strict=True)]
+    sweeps = [asyncio.create_task(opened.sweep()) for opened in connections]
     following = asyncio.create_task(context.past.follow(engine, context.stopping))
     recording = None if recorder is None else asyncio.create_task(recorder.run(context.stopping))
     try:
@@ -92,7 +102,7 @@ async def serve(
                 await asyncio.wait({recording}, timeout=CLOSING_SECONDS)
     finally:
         context.tokenizer_pool.close()
-        for task in [*tasks, following, *([] if recording is None else [recording])]:
+        for task in [*tasks, *sweeps, following, *([] if recording is None else [recording])]:
             task.cancel()
     log.info("stopped")
     return 0
@@ -118,10 +128,10 @@ def _runs(engine: EngineLoop) -> bool:
     return bool(engine.num_in_flight) and engine.health()[0] != "fault"
 
 
-def _server(app: ASGIApp) -> _Server:
+def _server(app: ASGIApp, connections: Connections) -> _Server:
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=cast("Any", connections.protocol),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -129,7 +139,8 @@ def _server(app: ASGIApp) -> _Server:
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        timeout_keep_alive=30,
+        timeout_keep_alive=math.ceil(connections.limits.keep_alive),
+        backlog=connections.limits.backlog,
         timeout_graceful_shutdown=CLOSING_SECONDS,
     )
     return _Server(config)

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from slotdeck.engine.server.errors import unavailable
-
 LONG_BODY = 64 << 10
 """Bytes from which a body takes the long lane."""
 
@@ -20,25 +18,16 @@ Result = TypeVar("Result")
 
 
 class TokenizerPool:
-    """Two lanes of threads. ``max_bytes`` bounds the bodies that are held at a time; more are refused with 503."""
+    """Two lanes of threads. What may wait for them was bounded when it was read (``BodyMemory``)."""
 
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._held = 0
+    def __init__(self) -> None:
         self._short = ThreadPoolExecutor(2, thread_name_prefix="tokenizer-short")
         self._long = ThreadPoolExecutor(1, thread_name_prefix="tokenizer-long")
 
-    async def run(self, work: Callable[[bytes], Result], body: bytes) -> Result:
+    async def run(self, work: Callable[[bytes | bytearray], Result], body: bytes | bytearray) -> Result:
         """``work(body)`` in a thread. Cancelling gives it up: it does not start, or its result is dropped."""
-        if self._held and self._held + len(body) > self._max_bytes:
-            raise unavailable("too many long prompts are being read at once", "queue_full", 2)
         lane = self._long if len(body) > LONG_BODY else self._short
-        self._held += len(body)
-        future = asyncio.get_running_loop().run_in_executor(lane, work, body)
-        try:
-            return await future
-        finally:
-            self._held -= len(body)
+        return await asyncio.get_running_loop().run_in_executor(lane, work, body)
 
     def close(self) -> None:
         """Drop what has not started; what runs ends by itself."""

@@ -7,8 +7,6 @@ import os
 import signal
 import socket
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -24,7 +22,8 @@ from slotdeck.engine.telemetry.frame import Frame, LimitInfo
 from slotdeck.engine.telemetry.requests.detail import RequestDetail
 from slotdeck.engine.telemetry.step_log import read_samples
 from slotdeck.engine.telemetry.step_profile import Profile
-from tests.support.stub_server import RunningServer, running
+from tests.support.real_engine import RealEngine
+from tests.support.stub_server import MODEL, RunningServer, running
 
 
 def test_frame_stream_starts_at_once_and_counts(server: RunningServer) -> None:
@@ -362,31 +361,26 @@ def test_con_19_force_does_not_wait(tokenizer: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_con_19_signals_end_the_process_with_0(tokenizer: Path, tmp_path: Path, number: signal.Signals) -> None:
+def test_con_19_signals_end_the_process_with_0(tokenizer: Path, number: signal.Signals) -> None:
     """First signal: a running stream goes on; second: it is cut with an error event and the process ends."""
-    program = Path(__file__).with_name("process.py")
-    process = subprocess.Popen(
-        [sys.executable, program, str(tokenizer), str(tmp_path / "engine.sock")], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        url = process.stdout.readline().strip()
+    program = Path(__file__).with_name("scripted_engine.py")
+    with RealEngine(command=(str(program), str(tokenizer)), history_days=0) as engine:
         body = {"messages": [{"role": "user", "content": "forever"}], "stream": True}
-        with httpx.stream("POST", url + "/v1/chat/completions", json=body, timeout=20) as response:
+        with httpx.stream("POST", engine.url + "/v1/chat/completions", json=body, timeout=20) as response:
             lines = response.iter_lines()
             next(line for line in lines if "content" in line)
-            process.send_signal(number)
-            while httpx.get(url + "/health").json()["status"] != "draining":
+            engine.process.send_signal(number)
+            while httpx.get(engine.url + "/health").json()["status"] != "draining":
                 pass
             next(line for line in lines if "content" in line)
-            process.send_signal(number)
+            engine.process.send_signal(number)
             rest = [line for line in lines if line]
         assert "error" in rest[-2]
         assert rest[-1] == "data: [DONE]"
-        assert process.wait(20) == 0
-    finally:
-        process.kill()
-        process.wait()
+        assert engine.process.wait(20) == 0
+        log = engine.log.read_text()
+        assert f"slotdeck: serving {MODEL} on {engine.url}" in log
+        assert log.endswith("slotdeck.server: stopped\n")
 
 
 def test_the_steps_that_were_measured_are_told_from_a_cursor_on(server: RunningServer) -> None:

@@ -23,11 +23,18 @@ PATIENCE = 60.0
 class RealEngine:
     """``python -m slotdeck.engine serve`` with its own port, socket and configuration. Use as a context manager.
 
-    ``command`` is what Python runs in its place, with the same settings.
+    ``command`` is what Python runs in its place, with the same settings. ``output`` is a file descriptor for stdout and
+    stderr in place of the file ``log``.
     """
 
-    def __init__(self, *, command: Sequence[str] = ("-m", "slotdeck.engine", "serve"), **settings: Any) -> None:
-        self._command = command
+    def __init__(
+        self,
+        *,
+        command: Sequence[str] = ("-m", "slotdeck.engine", "serve"),
+        output: int | None = None,
+        **settings: Any,
+    ) -> None:
+        self._command, self._output = command, output
         self._folder = tempfile.TemporaryDirectory(prefix="slotdeck-test-")
         self.folder = Path(self._folder.name)
         self.socket = self.folder / "engine.sock"
@@ -44,7 +51,7 @@ class RealEngine:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", *self._command],
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=log if self._output is None else self._output,
                 stderr=subprocess.STDOUT,
                 env=environment,
             )

@@ -23,6 +23,7 @@ from slotdeck.engine.core.request import Request, SamplingParams
 from slotdeck.engine.core.step import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from slotdeck.engine.loop.engine_loop import EngineLoop
 from slotdeck.engine.server.context import ServedModel
+from slotdeck.engine.server.http_limits import HttpLimits
 from slotdeck.engine.server.listeners import open_listeners
 from slotdeck.engine.server.output_router import OutputRouter
 from slotdeck.engine.server.serve import serve
@@ -81,9 +82,17 @@ class RunningServer:
     """A server in a thread; ``client`` and ``admin`` are httpx clients over TCP and the unix socket."""
 
     def __init__(
-        self, tokenizer: Path, runtime: Path, *, limits: LiveSettings, kv_tokens: int, settings: dict[str, Any]
+        self,
+        tokenizer: Path,
+        runtime: Path,
+        *,
+        limits: LiveSettings,
+        kv_tokens: int,
+        settings: dict[str, Any],
+        http_limits: dict[str, Any] | None = None,
     ) -> None:
         self.settings = StartSettings(port=0, socket=runtime / "engine.sock", **settings)
+        self.http_limits = None if http_limits is None else HttpLimits(self.settings.max_body, **http_limits)
         self.text = TextModel(tokenizer)
         self.runner = ScriptRunner(self.text)
         self.output_router = OutputRouter(max_pending=200)
@@ -117,6 +126,7 @@ class RunningServer:
                         settings=self.settings,
                         listeners=listeners,
                         on_ready=lambda _: self._ready.set(),
+                        http_limits=self.http_limits,
                     )
                 )
         except BaseException as error:
@@ -198,11 +208,14 @@ def running(
     context: int = 512,
     queue: int = 16,
     kv_tokens: int | None = None,
+    http_limits: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Iterator[RunningServer]:
     limits = LiveSettings(slots=slots, context=context, queue=queue, budget=64)
     pool = kv_tokens or slots * context
-    server = RunningServer(tokenizer, runtime, limits=limits, kv_tokens=pool, settings=settings)
+    server = RunningServer(
+        tokenizer, runtime, limits=limits, kv_tokens=pool, settings=settings, http_limits=http_limits
+    )
     try:
         yield server
     finally:

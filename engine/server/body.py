@@ -1,0 +1,107 @@
+"""Request bodies: read within bounds of bytes and of time, and held together within one more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from starlette.datastructures import Headers
+from starlette.types import Receive
+
+from slotdeck.engine.server.errors import ApiError, unavailable
+from slotdeck.engine.server.http_limits import HttpLimits
+
+
+class ClientLeftError(Exception):
+    """The client closed the connection before its body was complete."""
+
+
+class Body:
+    """One body. It counts against ``memory`` until ``release`` is called."""
+
+    def __init__(self, memory: BodyMemory, user: str) -> None:
+        self._memory, self._user = memory, user
+        self._data = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    @property
+    def data(self) -> bytes | bytearray:
+        return self._data
+
+    def check(self, size: int) -> None:
+        """Raise ApiError 503 when ``size`` more bytes would be too many, as in ``add``."""
+        self._memory.check(self._user, size)
+
+    def add(self, chunk: bytes) -> None:
+        """Raises ApiError 503 when all bodies together, or those of this user, would be too large."""
+        self._memory.take(self._user, len(chunk))
+        self._data += chunk
+
+    def release(self) -> None:
+        """The body is needed no more. May be called again."""
+        self._memory.give_back(self._user, len(self._data))
+        self._data = bytearray()
+
+
+class BodyMemory:
+    """Bytes of all bodies that are being read or tokenised, in all and for each user. Lives on the asyncio loop."""
+
+    def __init__(self, max_bytes: int, max_bytes_per_user: int) -> None:
+        self._max_bytes, self._max_bytes_per_user = max_bytes, max_bytes_per_user
+        self._per_user: Counter[str] = Counter()
+        self.held = 0
+        """Bytes held now."""
+
+    def check(self, user: str, size: int) -> None:
+        """Raise ApiError 503 when ``size`` more bytes of ``user`` are too many."""
+        mine = self._per_user[user] + size > self._max_bytes_per_user
+        if mine or self.held + size > self._max_bytes:
+            whose = "you have" if mine else "this server has"
+            raise unavailable(f"{whose} too many large requests in progress, try again later", "too_many_bodies", 2)
+
+    def take(self, user: str, size: int) -> None:
+        self.check(user, size)
+        self._per_user[user] += size
+        self.held += size
+
+    def give_back(self, user: str, size: int) -> None:
+        self.held -= size
+        self._per_user[user] -= size
+        if not self._per_user[user]:
+            del self._per_user[user]
+
+
+async def read_body(body: Body, headers: Headers, receive: Receive, limits: HttpLimits) -> None:
+    """Fill ``body``, but read nothing when its declared length shows that it cannot be taken.
+
+    Raises ApiError: 413 when it is larger than ``limits.max_body``, 408 when it is not complete within
+    ``limits.body_timeout`` seconds, 503 when too many bytes of bodies are held already. Raises ClientLeftError.
+    """
+    # A refusal is sent while the client still writes; uvicorn then reads and drops the rest.
+    too_large = ApiError(413, f"the body is larger than {limits.max_body} bytes", code="body_too_large")
+    declared = headers.get("content-length", "")
+    if declared.isdecimal():
+        if int(declared) > limits.max_body:
+            raise too_large
+        body.check(int(declared))
+    try:
+        async with asyncio.timeout(limits.body_timeout):
+            more = True
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientLeftError
+                chunk = message.get("body", b"")
+                if len(body) + len(chunk) > limits.max_body:
+                    raise too_large
+                body.add(chunk)
+                more = message.get("more_body", False)
+    except TimeoutError:
+        raise ApiError(
+            408,
+            f"the body was not complete after {limits.body_timeout:g} s",
+            code="body_timeout",
+            headers={"connection": "close"},
+        ) from None
