@@ -87,24 +87,6 @@ class Keymap:
         return result
 
 
-def keys_table() -> str:
-    """The Markdown table that README.md holds between ``<!-- keys -->`` and ``<!-- /keys -->``."""
-    rows = ["| key | what it does |", "|---|---|"]
-    for group, actions in Keymap().groups().items():
-        rows.append(f"| **{group}** | |")
-        for action in actions:
-            keys = " ".join(f"`{key}`" for key in action.shown.split(" "))
-            rows.append(f"| {keys} | {action.help} |")
-    return "\n".join(rows)
-
-
-def with_keys_table(readme: str) -> str:
-    """The text of README.md with the table between its markers brought up to date."""
-    before, start, rest = readme.partition("<!-- keys -->")
-    _old, end, after = rest.partition("<!-- /keys -->")
-    return f"{before}{start}\n{keys_table()}\n{end}{after}" if start and end else readme
-
-
 def _id(action: Action) -> str:
     """What the action is called in ``[keys]``."""
     return action.label.replace(" ", "_")

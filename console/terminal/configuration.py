@@ -1,7 +1,7 @@
 """The console's own settings: ``console.toml`` beside the engine's ``config.toml``. Nothing in it touches the engine.
 
     theme = "slotdeck-light"   rate = 2        ascii = true      mouse = true
-    [keys]                     pause = "p"     load = ["L", "f5"]
+    [keys]                     pause = "P"     load = ["L", "f5"]
 
 A bad entry never stops the console: it becomes one sentence to show, and the default holds.
 """

@@ -10,7 +10,7 @@ from textual.theme import Theme
 from slotdeck.console.app import ConsoleApp
 from slotdeck.console.drawing.cells import plain
 from slotdeck.console.keys.actions import ACTIONS, SETTING_KEYS
-from slotdeck.console.keys.keymap import Keymap, with_keys_table
+from slotdeck.console.keys.keymap import Keymap
 from slotdeck.console.pages.page_registry import PAGES, make_page
 from slotdeck.console.screens.help import HelpScreen, help_lines
 from slotdeck.console.settings.live_settings import LIVE_SETTINGS
@@ -20,7 +20,6 @@ from tests.support import frames
 from tests.support.console_app import GONE, FakeLoad, confirmed, console, screen_text, seen, until
 
 SIZE = (80, 24)
-README = Path(__file__).parents[2] / "README.md"
 
 
 async def test_turning_a_knob_shows_consequence_then_pending_then_confirmed() -> None:
@@ -351,12 +350,6 @@ async def test_the_palette_lists_the_registry() -> None:
         commands = {command.help for command in app.get_system_commands(app.screen)}
     expected = {a.help for a in ACTIONS if a.mode != "knob" and a.call[0] != "palette"}
     assert {text.rpartition(" (")[0] for text in commands} == expected
-
-
-def test_the_readme_has_the_same_keys() -> None:
-    text = README.read_text("utf-8")
-    assert "<!-- keys -->" in text
-    assert with_keys_table(text) == text
 
 
 async def test_client_text_is_never_markup() -> None:

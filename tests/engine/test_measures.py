@@ -15,7 +15,7 @@ from slotdeck.engine.loop.engine_loop import EngineLoop
 from slotdeck.engine.settings import LiveSettings
 from tests.support.loop_bench import PATIENCE, Bench, Client, StubRunner
 
-README = Path(__file__).parents[2] / "engine" / "README.md"
+API = Path(__file__).parents[2] / "engine" / "API.md"
 
 
 class SlowRunner(StubRunner):
@@ -107,7 +107,7 @@ def test_met_07_ttft_counts_from_the_arrival_and_its_parts_are_shown_apart() -> 
 
 
 def test_met_09_every_documented_metric_exists_and_every_metric_is_documented() -> None:
-    documented = set(re.findall(r"`((?:slotdeck_|vllm:)[a-z_]+)`", README.read_text("utf-8")))
+    documented = set(re.findall(r"`((?:slotdeck_|vllm:)[a-z_]+)`", API.read_text("utf-8")))
     bench = Bench()
     bench.loop.start()
     bench.submit("a")
