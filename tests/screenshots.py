@@ -1,8 +1,8 @@
-"""``make screenshots``: pictures of the real console over a real engine under real load.
+"""``make screenshots``: pictures of the real console over a real engine under load.
 
-Records the engine's own frames while simulated users stream into ``tests/recordings/``, then shows chosen moments in
-the real app and writes them as SVG and PNG beside a manifest (``screenshots/``). ``--keep-recordings`` leaves the
-recordings as they are; names of scenes record only those. A test renders every picture again and compares.
+It records the engine's frames into ``tests/recordings/`` while simulated users stream. Then it shows chosen moments in
+the real app and writes them to ``screenshots/`` as SVG and PNG, with a manifest. ``--keep-recordings`` records nothing;
+names of scenes as arguments record only those. A test renders every picture again and compares.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SIZES = ((80, 24), (120, 36), (180, 50))
 
 @dataclass(frozen=True)
 class Scene:
-    """One situation: how the engine is set, who comes, and which moment of it is the picture."""
+    """One situation: the engine's settings, the number of users, and the moment that the picture shows."""
 
     name: str
     settings: dict[str, Any]
@@ -96,15 +96,15 @@ SCENES = (
 
 @dataclass(frozen=True)
 class Opened:
-    """A page over a recording: the keys that lead to what is shown of it.
+    """A page over a recording, and the keys that lead to it.
 
-    Keys in one text, with spaces between them, are pressed without waiting for what each shows.
+    Keys in one string, separated by spaces, are pressed without waiting for the screen after each.
     """
 
     recording: str
     keys: tuple[str, ...]
     whole: bool = False
-    """All of the recording, not up to its scene's moment."""
+    """Show the whole recording, not only the frames up to the scene's moment."""
 
 
 PAGES = {
@@ -122,7 +122,7 @@ PAGES = {
 
 @contextmanager
 def visitors(engine: RealEngine, users: int) -> Iterator[None]:
-    """Simulated people who never pause, as ``slotdeck load --kind agent`` brings them."""
+    """Run simulated users who never pause, as ``slotdeck load --kind agent`` does."""
     if users == 0:
         yield
         return
@@ -136,7 +136,7 @@ def visitors(engine: RealEngine, users: int) -> Iterator[None]:
 
 
 def record(scene: Scene, path: Path) -> None:
-    """Run a scene and write its frames at 4 Hz."""
+    """Run a scene and write four frames a second to ``path``."""
     frames: list[Frame] = []
     with (
         RealEngine(**scene.settings) as engine,
@@ -156,13 +156,13 @@ def moment(path: Path, best: Callable[[Frame], float]) -> list[Frame]:
 
 
 def moment_of(frames: list[Frame], best: Callable[[Frame], float]) -> list[Frame]:
-    """These up to and including the best one."""
+    """These frames up to and including the best one."""
     top = max(range(len(frames)), key=lambda index: best(frames[index]))
     return frames[: top + 1]
 
 
 def monospaced(svg: str) -> str:
-    """The picture with fonts that a machine has, instead of one fetched from a web page."""
+    """The picture with fonts that are installed, instead of one from the web."""
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
     return svg.replace("Fira Code, monospace", "DejaVu Sans Mono, Menlo, Consolas, monospace")
 
@@ -179,7 +179,7 @@ class Picture:
         return f"{self.name}-{self.size[0]}x{self.size[1]}"
 
     def frames(self) -> list[Frame]:
-        """What the app is shown."""
+        """The frames that the app shows."""
         opened = PAGES.get(self.name) or Opened(self.name, ())
         path = RECORDINGS / f"{opened.recording}.ndjson.gz"
         if not opened.whole:
@@ -189,20 +189,20 @@ class Picture:
 
 
 def pictures() -> list[Picture]:
-    """All of them."""
+    """Every scene and page in every size."""
     return [Picture(name, size) for name in (*(scene.name for scene in SCENES), *PAGES) for size in SIZES]
 
 
 class Watched(RecordingSource):
-    """A recording that knows one request's life: that of ``request-detail.json``."""
+    """A recording that also answers for the detail of a request, from ``request-detail.json``."""
 
     async def request(self, request_id: str) -> RequestDetail | Answer:
-        """Whichever is asked for."""
+        """The same detail for every id."""
         return RequestDetail.model_validate_json((RECORDINGS / "request-detail.json").read_text("utf-8"))
 
 
 class Replayed:
-    """The engine of a recording for the recorder of its history."""
+    """Stands in for the engine of a recording, so that a history can be made of it."""
 
     def __init__(self, frames: list[Frame]) -> None:
         self.info = frames[-1].engine
@@ -214,7 +214,7 @@ class Replayed:
 
 
 async def keep_history(frames: list[Frame]) -> None:
-    """What the engine would have recorded: a frame a second."""
+    """Write the history that the engine would have recorded: one frame a second."""
     seconds: list[Frame] = []
     events: tuple[FrameEvent, ...] = ()
     for frame in frames:
@@ -231,7 +231,7 @@ async def keep_history(frames: list[Frame]) -> None:
 
 
 async def render(picture: Picture) -> str:
-    """The picture as SVG. The history of this user's folder is written anew."""
+    """The picture as SVG. Overwrites the history in the state folder."""
     frames, opened = picture.frames(), PAGES.get(picture.name)
     if opened is not None:
         history_path().unlink(missing_ok=True)
@@ -250,7 +250,7 @@ async def render(picture: Picture) -> str:
 
 
 async def settled(pilot: Pilot[int]) -> None:
-    """Wait until the page shows no longer that it reads, asks or looks."""
+    """Wait until the page has stopped changing and no longer says that it is loading."""
     app = pilot.app
     assert isinstance(app, ConsoleApp)
     same = 0
@@ -264,7 +264,7 @@ async def settled(pilot: Pilot[int]) -> None:
 
 
 def write(picture: Picture, svg: str) -> None:
-    """Both forms."""
+    """Write the picture as SVG and as PNG."""
     import cairosvg
 
     stem = PICTURES / picture.stem

@@ -1,9 +1,9 @@
-"""``python -m tests.symptoms [NAME …]``: provoke each symptom that the doctor knows on the real engine, and record it.
+"""``python -m tests.symptoms [NAME …]``: provoke each symptom that the doctor knows on a real engine, and record it.
 
-Each case starts an engine on the embedded model, lets visitors come for half a minute, and writes the engine's own
-frames, one a second as the history keeps them, to ``tests/recordings/symptoms/NAME.ndjson.gz``. The doctor's tests read
-these files, so that its rules are held against what an engine really does. Without names all are made anew, about a
-minute for each.
+Each case starts an engine on the embedded model, sends it visitors for half a minute, and writes the engine's frames,
+one a second as in the history, to ``tests/recordings/symptoms/NAME.ndjson.gz``. The doctor's tests read these files, so
+that its rules are tested against what an engine really does. Without names, all cases are recorded again; each takes
+about a minute.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ FOLDER = Path(__file__).parent / "recordings" / "symptoms"
 
 @dataclass(frozen=True)
 class Visitors:
-    """``count`` people who do the same. Lengths in words and tokens, times in seconds."""
+    """``count`` people who behave alike. Prompts are in words, answers in tokens, times in seconds."""
 
     count: int
     words: int = 40
     answer: int = 120
     pause: tuple[float, float] = (0.0, 0.0)
-    """Between an answer and the next question."""
+    """Shortest and longest pause between an answer and the next question."""
     patience: float | None = None
-    """They leave when no text has come after that time, and ask again."""
+    """They leave if no text has come after this time, and ask again. None: they wait."""
     same_start: int = 0
-    """Words with which each of their prompts begins, always the same ones."""
+    """Number of words at the beginning of each prompt that are always the same."""
     first: float = 0.0
-    """When the first of them comes; the others follow within a second."""
+    """When the first of them arrives; the others follow within a second."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A symptom: how the engine is set, who comes, how long it is watched."""
+    """A symptom: the engine's settings, the visitors, and for how long frames are recorded."""
 
     name: str
     settings: dict[str, Any]
     visitors: tuple[Visitors, ...]
     seconds: float = 30.0
     starts: int = 1
-    """How often the engine is started, one after the other, each watched for ``seconds``."""
+    """How many engines are started one after another; each is recorded for ``seconds``."""
     keep: int = field(default=1)
-    """Every so many frames is kept."""
+    """Keep one frame out of this many."""
 
 
 CASES = (
@@ -91,7 +91,7 @@ CASES = (
 
 
 class Crowd:
-    """Visitors in a thread of their own, until they are sent away."""
+    """Visitors in a thread of their own, until :meth:`leave`."""
 
     def __init__(self, engine: RealEngine, visitors: Sequence[Visitors]) -> None:
         self._engine = engine
@@ -154,7 +154,7 @@ def _text(chunk: dict[str, Any]) -> bool:
 
 @contextmanager
 def crowd(engine: RealEngine, visitors: Sequence[Visitors]) -> Iterator[None]:
-    """The visitors are there while this is open."""
+    """Visitors who come and go while this context is open."""
     if not visitors:
         yield
         return
@@ -169,7 +169,7 @@ def crowd(engine: RealEngine, visitors: Sequence[Visitors]) -> Iterator[None]:
 
 
 def watch(case: Case) -> list[Frame]:
-    """The frames of one start."""
+    """The frames of one engine, from its start on."""
     frames: list[Frame] = []
     with RealEngine(**case.settings) as engine:
         with engine.admin.stream("GET", "/admin/stream?rate=1") as response, crowd(engine, case.visitors):
@@ -178,7 +178,7 @@ def watch(case: Case) -> list[Frame]:
                 if frames[-1].time - frames[0].time >= case.seconds:
                     break
         if case.starts > 1:
-            frames.append(engine.wait_until_idle())  # it is stopped, which the history would show: it did not die
+            frames.append(engine.wait_until_idle())  # so that its end looks like a stop and not like a crash
     return frames
 
 

@@ -1,8 +1,9 @@
-"""How true are predictions? 2, 5 and 20 users in three modes: the same scripted traffic simulated and really served.
+"""How true are the simulator's predictions? The same scripted traffic, simulated and really served.
 
     python -m tests.truth [--runs 3] [--json FILE]
 
-Takes some five minutes for each run of everything. Three predictions stand beside what was measured:
+2, 5 and 20 users in three modes of batching; each run of all takes about five minutes. Three predictions are printed
+beside the measurement:
 
 - *card*: from the saved calibration of this machine (`slotdeck bench --calibrate`), measured at another time;
 - *others*: from the steps of all other cases of this very bench, so that a machine that became faster or slower since

@@ -1,4 +1,4 @@
-"""A made-up machine for tests that simulate: prices of about the size that a small CPU box has."""
+"""A made-up calibration for tests that simulate, with step times like those of a small CPU machine."""
 
 from __future__ import annotations
 

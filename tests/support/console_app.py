@@ -1,4 +1,4 @@
-"""What tests of the running app share."""
+"""The console as an app in Textual's test driver, over a source that the test scripts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slotdeck.engine.telemetry.requests.detail import RequestDetail
 
 
 class ScriptedSource:
-    """Gives what a test puts in; remembers what the console asked for."""
+    """A source that yields what the test gives it and remembers what the console asked for."""
 
     def __init__(self, *updates: Update) -> None:
         self.queue: asyncio.Queue[Update] = asyncio.Queue()
@@ -56,7 +56,7 @@ class ScriptedSource:
 
 
 class FakeLoad:
-    """Simulated users that only say whether they are there."""
+    """Simulated users that do nothing but say whether they run."""
 
     users = 5
 
@@ -76,7 +76,7 @@ class FakeLoad:
 
 
 async def until(pilot: Pilot[int], condition: Callable[[], object], what: str = "condition") -> None:
-    """Let the app run until ``condition`` holds; fails after ten seconds."""
+    """Let the app run until ``condition`` holds. Fails after ten seconds."""
     deadline = time.monotonic() + 10
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not come about"
@@ -84,7 +84,7 @@ async def until(pilot: Pilot[int], condition: Callable[[], object], what: str = 
 
 
 def screen_text(app: ConsoleApp) -> str:
-    """The page that is shown as plain text."""
+    """The page on the screen as plain text."""
     return "\n".join(plain(line) for line in app.base.canvas.lines)
 
 
@@ -96,13 +96,13 @@ async def seen(pilot: Pilot[int], text: str) -> None:
 
 
 def console(*updates: Update, **more: Any) -> tuple[ConsoleApp, ScriptedSource]:
-    """An app over a scripted source."""
+    """An app, and the scripted source that feeds it."""
     source = ScriptedSource(*updates)
     return ConsoleApp(source, **more), source
 
 
 def confirmed(frame: Frame, revision: int, **limits: int) -> Frame:
-    """The same engine with other settings in force."""
+    """The next frame of the same engine, with these limits in force."""
     return frame.model_copy(
         update={
             "limits": frame.limits.model_copy(update=limits | {"revision": revision}),

@@ -24,7 +24,7 @@ class Engine:
         self.count = 0
 
     def add(self, prompt: int | list[int], output: int = 4, user: str = "user") -> Request:
-        """Queue a prompt: of so many tokens that nobody else has, or of these."""
+        """Queue a prompt: this many tokens that no other prompt has, or exactly these."""
         request = self.make(prompt, output, user)
         self.scheduler.add(request)
         return request

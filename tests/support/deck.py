@@ -1,4 +1,4 @@
-"""What the command line tests share."""
+"""`slotdeck` as a program in a pseudo-terminal or without one, over a fake engine and a fake console."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE = 30
 
 
 def process_runs(pid: int) -> bool:
-    """True while a process is neither gone nor a zombie."""
+    """True while a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -28,7 +28,7 @@ def process_runs(pid: int) -> bool:
 
 
 def eventually(condition: Callable[[], Any]) -> None:
-    """Wait for something that nothing signals."""
+    """Poll until ``condition`` holds. Fails after ``PATIENCE`` seconds."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
@@ -36,12 +36,12 @@ def eventually(condition: Callable[[], Any]) -> None:
 
 
 def _heed_interrupts() -> None:
-    """A suite that runs in the background of a shell script has inherited that ctrl+c is ignored."""
+    """Let ctrl+c work again: a suite that runs in the background of a shell script inherits SIGINT as ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Deck:
-    """Starts `slotdeck` in pseudo-terminals and knows the engines that came of it."""
+    """Starts `slotdeck` and knows the engines that it has started."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder = folder
@@ -76,7 +76,7 @@ class Deck:
         )
 
     def engine_pids(self) -> list[int]:
-        """Of all engines whose output is in the log, in order of their start."""
+        """The process ids of all engines whose output is in the log, in the order of their start."""
         text = self.log.read_text() if self.log.exists() else ""
         return [int(pid) for pid in re.findall(r"fake engine (\d+)", text)]
 
@@ -89,14 +89,14 @@ class Deck:
 
 
 def console_pid(terminal: pexpect.spawn[str]) -> int:
-    """Wait for the console; its process id."""
+    """Wait until the console is open; its process id."""
     terminal.expect(r"CONSOLE pid=(\d+)")
     assert terminal.match is not None
     return int(terminal.match.group(1))
 
 
 def exit_code(terminal: pexpect.spawn[str]) -> int | None:
-    """Wait for the end; the exit code."""
+    """Wait until the program ends; its exit code."""
     terminal.expect(pexpect.EOF)
     terminal.wait()
     return terminal.exitstatus

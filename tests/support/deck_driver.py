@@ -15,7 +15,7 @@ from slotdeck.console.hosting import engine_process
 
 COMMAND = (sys.executable, "-m", "tests.support.fake_engine")
 ways = ["quick"]
-"""How the console was come to: quickly, or by the commands."""
+"""How the console was opened: by the quick way of attaching, or by the whole command line."""
 
 
 def _tell_continued() -> None:
@@ -25,10 +25,10 @@ def _tell_continued() -> None:
 
 
 def run_console(source: object, *, hosted: bool, socket: Path, notices: list[str]) -> int:
-    """Print what the real one would be given, then leave on enter, or in the way asked for."""
+    """Print the arguments of the real ``run_console``, then wait for a line that starts with ``quit``."""
     # Alternate screen, hidden cursor and mouse reports, as a real screen would have.
     print("\x1b[?1049h\x1b[?25l\x1b[?1006h", end="")
-    # Python runs a handler only when a read that has begun is interrupted; stopped just before it, none would run.
+    # Python runs a signal handler only when it interrupts a read. A process stopped just before the read would miss it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})
     threading.Thread(target=_tell_continued, daemon=True).start()
     told = f"hosted={hosted} socket={socket} notices={notices}"

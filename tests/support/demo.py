@@ -1,4 +1,4 @@
-"""The state of a demo."""
+"""Made-up results of a demo, and its state at two points."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def result(**values: object) -> Result:
 
 
 def made(*, ended: bool) -> DemoState:
-    """A demonstration in its second row, or at its end."""
+    """The state of a demo in its second row, or at its end."""
     state = DemoState()
     rows = usual_rows((5, 20), ("agent",), ("serial", "static", "continuous"), 20)
     state.apply({"event": "plan", "rows": [dataclasses.asdict(row) for row in rows], "engine": {"model": "tiny"}})

@@ -1,4 +1,4 @@
-"""Frames of a machine at ease and of one with a queue, second by second, for the rules of the doctor."""
+"""Frames for the rules of the doctor: a machine without problems, and what a test changes about it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def slot(number: int, state: str = "decode", **more: Any) -> SlotInfo:
 
 
 def frame(second: float = 0.0, *, late: dict[str, Any] | None = None, **changes: Any) -> Frame:
-    """A machine at ease: two of four slots busy, nobody waits."""
+    """A frame without problems: two of four slots are busy and nobody waits. ``late`` changes both windows."""
     window = WELL | (late or {})
     counters = CounterInfo(**dict.fromkeys(CounterInfo.model_fields, 0))
     values: dict[str, Any] = {
@@ -54,7 +54,7 @@ def frame(second: float = 0.0, *, late: dict[str, Any] | None = None, **changes:
 
 
 def run(seconds: int = 20, **changes: Any) -> list[Frame]:
-    """The same situation for a while; a callable gets the second."""
+    """The same frame for ``seconds`` seconds. A change that is a callable is called with the second."""
     return [
         frame(i, **{name: value(i) if callable(value) else value for name, value in changes.items()})
         for i in range(seconds)

@@ -39,7 +39,7 @@ from tests.support.fake_openai import FakeOpenAI, quiet_server, serving
 
 
 class FakeEngine(FakeOpenAI):
-    """The fake server with an admin socket and guest keys."""
+    """The fake OpenAI server with an admin socket and guest keys."""
 
     def __init__(self, socket: Path, settings: StartSettings) -> None:
         super().__init__()
@@ -136,8 +136,11 @@ async def _serve(socket: Path, settings: StartSettings) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """``FAKE_ENGINE``: empty: serve; ``fail N``: print some lines and exit N; ``wait``: never come to serving; ``until
-    FILE``: load until that exists; ``import FILE``: hold no lock until that exists."""
+    """Behave as the variable ``FAKE_ENGINE`` says.
+
+    Empty: serve. ``fail N``: print some lines and exit with N. ``wait``: never begin to serve. ``until FILE``: begin to
+    serve when FILE exists. ``import FILE``: take the lock only when FILE exists.
+    """
     if arguments[0] == "model":
         print("model", *arguments[1:])
         sys.exit(7)

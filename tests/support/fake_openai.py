@@ -1,4 +1,4 @@
-"""A small OpenAI-compatible server with scripted behaviour, for tests of what talks to one."""
+"""A small OpenAI-compatible server with scripted behaviour, for tests of clients."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from starlette.routing import Route
 
 @dataclass
 class Reply:
-    """What one chat request gets."""
+    """The answer to one chat request."""
 
     pieces: list[str] = field(default_factory=lambda: ["Hello", " there", "."])
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     body: Any = None
-    """JSON of an answer that is not 200."""
+    """JSON body, if the status is not 200."""
     usage: bool = True
     error_event: str | None = None
-    """Sent after the pieces instead of an end."""
+    """An error event, sent after the pieces instead of the end."""
     cut: bool = False
-    """The stream stops after the pieces without an end."""
+    """Close the stream after the pieces, without an end."""
     raw: bytes | None = None
-    """Sent as it is instead of everything else."""
+    """Bytes to send instead of everything else."""
     hold: asyncio.Event | None = None
-    """The first piece waits for this."""
+    """The first piece is sent when this is set."""
     comments: int = 0
-    """Heartbeats before the first piece."""
+    """Number of heartbeats before the first piece."""
 
 
 def busy(retry_after: str | None = "2") -> Reply:
@@ -44,7 +44,7 @@ def busy(retry_after: str | None = "2") -> Reply:
 
 
 class FakeOpenAI:
-    """``script(number, body)`` decides the reply to request ``number``, counted from 0; ``bodies`` keeps what came."""
+    """``script(number, body)`` gives the reply to request ``number``, from 0 on. ``bodies`` keeps what clients sent."""
 
     def __init__(self, script: Callable[[int, dict[str, Any]], Reply] | None = None) -> None:
         self.script = script or (lambda _number, _body: Reply())
@@ -52,7 +52,7 @@ class FakeOpenAI:
         self.keys: list[str | None] = []
         self.context: int | None = 2048
         self.count = prompt_tokens
-        """Tokens of a prompt, for the usage."""
+        """Number of tokens of a prompt, as the usage reports it."""
         self.key: str | None = None
         self.open_streams = 0
         self.connections: set[tuple[str, int]] = set()
@@ -117,12 +117,12 @@ class FakeOpenAI:
 
 
 def prompt_tokens(body: dict[str, Any]) -> int:
-    """What this server takes a prompt for: 20 tokens for the first message and as many for each further one."""
+    """Tokens of a prompt as this server counts them: 20 for each message."""
     return 20 + 20 * (len(body["messages"]) - 1)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition that nothing signals."""
+    """Poll until ``condition`` holds."""
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
@@ -141,13 +141,13 @@ class _QuietServer(uvicorn.Server):
 
 
 def quiet_server(config: uvicorn.Config) -> uvicorn.Server:
-    """A server that leaves the process's signals alone."""
+    """A uvicorn server that installs no signal handlers."""
     return _QuietServer(config)
 
 
 @asynccontextmanager
 async def serving(app: Starlette) -> AsyncIterator[str]:
-    """The app on a free loopback port; yields its base URL."""
+    """Serve the app on a free loopback port; yields its base URL."""
     server = quiet_server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="off"))
     task = asyncio.create_task(server.serve())
     await until(lambda: server.started)

@@ -1,4 +1,4 @@
-"""A small engine that speaks the admin API over a unix socket: frames of any kind, settings with revisions, shutdown.
+"""A small engine for the console: it serves frames, settings with revisions, and shutdown over the admin socket.
 
 In a test: ``async with FrameEngine(path) as engine``. By itself, to look at the console:
 ``python -m tests.support.frame_engine PATH [situation|busy]``, then the console over it:
@@ -23,7 +23,7 @@ MAX_SLOTS = 64
 
 
 class FrameEngine:
-    """``picture(step)`` gives the frames; the settings in force and events of changes are put into them."""
+    """``picture(step)`` gives the frames; the engine adds the settings in force and the events of changes."""
 
     def __init__(self, socket: Path, picture: Callable[[int], Frame] | None = None, *, boot: str = "boot-1") -> None:
         self.socket = socket
@@ -31,14 +31,14 @@ class FrameEngine:
         self.boot = boot
         self.limits = self.picture(0).limits
         self.rate: float | None = None
-        """Frames a second, or None for what the client asks."""
+        """Frames a second; None: as many as the client asks for."""
         self.calls: list[tuple[str, str, Any]] = []
         self.past: tuple[Frame, ...] = ()
-        """What it tells of the minutes before."""
+        """The frames that it sends as its last ten minutes."""
         self.health = "ok"
         self.ended = asyncio.Event()
         self.drain_frames = 2
-        """Frames still sent after a shutdown was asked for."""
+        """Number of frames that it still sends after a shutdown was requested."""
         self._events: list[Any] = []
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -51,7 +51,7 @@ class FrameEngine:
         await self.stop()
 
     async def stop(self) -> None:
-        """Close the socket and all connections, as an engine that died."""
+        """Close the socket and all connections, as if the engine had died."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -62,7 +62,7 @@ class FrameEngine:
         self.ended.set()
 
     def frame(self, step: int) -> Frame:
-        """What the stream sends as its ``step``-th frame."""
+        """The frame number ``step`` of the stream."""
         picture = self.picture(step)
         events, self._events = tuple(self._events), []
         if step == 0 or picture.events != self.picture(step - 1).events:
@@ -118,7 +118,7 @@ class FrameEngine:
         self.ended.set()
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
-        """Status and document of a call that is not the stream."""
+        """Status and JSON document of the answer to a call other than the stream."""
         if path == "/admin/frame":
             return 200, self.frame(1).model_dump(mode="json")
         if (method, path) == ("PATCH", "/admin/settings"):

@@ -1,4 +1,4 @@
-"""Synthetic frames whose numbers agree with each other, for every situation the Live screen must show.
+"""Synthetic frames whose numbers agree with each other, for every situation that the Live page must show.
 
 Deterministic: the same call gives the same frame. ``busy`` moves with its step, so that it can play as a stream.
 """
@@ -48,7 +48,7 @@ TTFT = (0.42, 0.3, 0.51, 0.88, 0.62, 0.47, 1.8, 0.44, 0.5, 0.95, 0.4, 0.39, 0.7,
 
 
 def gaps(seed: int, step: int = 0, stall: int | None = None) -> tuple[float, ...]:
-    """24 gaps around 74 ms; with ``stall`` one long one that many places from the end."""
+    """24 gaps around 74 ms, in seconds. With ``stall``, the gap that many places from the end is a long one."""
     values = [0.074 * (1 + 0.35 * math.sin(seed * 1.7 + (step + i) * 0.9)) for i in range(24)]
     if stall is not None:
         values[-stall] = 0.74
@@ -56,7 +56,7 @@ def gaps(seed: int, step: int = 0, stall: int | None = None) -> tuple[float, ...
 
 
 def decoding(slot: int, user: str | None, prompt: int, output: int, **more: Any) -> SlotInfo:
-    """A slot that writes."""
+    """A slot whose request decodes."""
     wait, fill = more.pop("queue_wait", 0.0), more.pop("prefill", 0.42)
     values: dict[str, Any] = {
         "slot": slot, "state": "decode", "request_id": f"r{slot}", "user": user, "prompt_tokens": prompt,
@@ -69,7 +69,7 @@ def decoding(slot: int, user: str | None, prompt: int, output: int, **more: Any)
 
 
 def steady_slots(step: int = 0) -> tuple[SlotInfo, ...]:
-    """Two decode, one prefills, one is idle."""
+    """Two slots decode, one prefills, one is idle."""
     return (
         decoding(0, "laptop", 812, 133 + step, gaps=gaps(0, step, stall=4)),
         SlotInfo(
@@ -82,13 +82,13 @@ def steady_slots(step: int = 0) -> tuple[SlotInfo, ...]:
 
 
 def limits_of(**changes: Any) -> LimitInfo:
-    """The settings in force."""
+    """The default settings, with these changes."""
     values = LiveSettings().model_dump() | {"revision": 3, "budget_in_force": 64}
     return LimitInfo(**(values | changes))
 
 
 def frame(**changes: Any) -> Frame:
-    """A steady engine, with ``changes`` put over its fields."""
+    """A frame of a steady engine, with ``changes`` to its fields."""
     slots = changes.pop("slots", steady_slots())
     limits = changes.pop("limits", limits_of())
     live = sum((slot.computed_tokens or 0) for slot in slots)
@@ -110,7 +110,7 @@ def frame(**changes: Any) -> Frame:
 
 
 def event(seconds: float, kind: Any, text: str) -> FrameEvent:
-    """An event some seconds before the first frame."""
+    """An event ``seconds`` before the first frame."""
     return FrameEvent(time=START - seconds, kind=kind, text=text)
 
 
@@ -128,12 +128,12 @@ WAITING = (
 
 
 def steady() -> Frame:
-    """Three people served, nobody waits."""
+    """Three users are served and nobody waits."""
     return frame()
 
 
 def nearly_full() -> Frame:
-    """Four long conversations hold 94 % of the pool, two wait."""
+    """Four long conversations hold 94% of the pool and two requests wait."""
     slots = (
         decoding(0, "laptop", 1812, 213, gaps=gaps(0, stall=4)),
         decoding(1, "office", 1900, 120, gaps=gaps(1)),
@@ -144,7 +144,7 @@ def nearly_full() -> Frame:
 
 
 def preempting() -> Frame:
-    """The pool ran out: one lost its cache and waits for room, one came back."""
+    """The pool is full: one request was preempted and waits for room, another one has been resumed."""
     slots = (
         decoding(0, "laptop", 1812, 233, gaps=gaps(0)),
         decoding(1, "office", 1900, 140, gaps=gaps(1)),
@@ -158,7 +158,7 @@ def preempting() -> Frame:
 
 
 def empty() -> Frame:
-    """Nobody has asked anything yet."""
+    """An engine that has not been asked anything yet."""
     zero = dict.fromkeys(CounterInfo.model_fields, 0)
     return frame(
         slots=tuple(SlotInfo(slot=i) for i in range(4)), counters=CounterInfo(**zero), uptime=4.0,

@@ -1,4 +1,4 @@
-"""A history file with seconds that a test has made up."""
+"""A history file whose seconds a test has made up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support import frames
 
 
 class Scripted:
-    """An engine whose every second is written down beforehand."""
+    """Stands in for an engine whose frames are given, one for each second."""
 
     def __init__(self, seconds: list[Frame]) -> None:
         self.info = frames.ENGINE
@@ -22,6 +22,7 @@ class Scripted:
 
 
 async def record(seconds: list[Frame]) -> None:
+    """Write these frames into the history of this user's state folder. Their number is a multiple of ten."""
     recorder = Recorder(Scripted(seconds), history_path(), days=3650, megabytes=100)
     await recorder.open()
     for _ in range(len(seconds) // 10):

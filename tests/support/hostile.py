@@ -1,4 +1,4 @@
-"""Labels that break terminals."""
+"""Labels that could break a terminal: markup, escape codes, wide and combining characters, control characters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine loop on a bench: a runner without a model whose steps the test lets go one by one, and a client."""
+"""The engine loop with a runner without a model, whose steps the test releases one by one, and a client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE = 20.0
 
 
 class StubRunner(NoTensors):
-    """Answers with the position as token. Held, it computes only the steps it is allowed to."""
+    """Its token is always the position. After :meth:`allow`, it computes only that many steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class StubRunner(NoTensors):
         self._begun = 0
         self._done = 0
         self.faults = 0
-        """So many next steps raise."""
+        """How many of the next steps raise."""
         self.bad: set[str] = set()
 
     def run(self, plan: SchedulerOutput) -> ModelRunnerOutput:
@@ -54,13 +54,13 @@ class StubRunner(NoTensors):
             self._changed.notify_all()
 
     def wait_inside(self) -> None:
-        """Until all allowed steps are done and one more is inside the runner, held back."""
+        """Wait until all allowed steps are done and the next one is held back inside the runner."""
         with self._changed:
             assert self._changed.wait_for(lambda: self._done == self._allowed and self._begun > self._done, PATIENCE)
 
 
 class Client:
-    """Collects what the loop hands over, and waits for conditions on it."""
+    """Collects what the loop delivers, and waits for conditions on it."""
 
     def __init__(self) -> None:
         self.tokens: dict[str, list[int]] = defaultdict(list)
@@ -105,7 +105,7 @@ class Bench:
         )
 
     def steps(self, count: int) -> None:
-        """Let exactly ``count`` steps pass; returns with the next one inside the runner."""
+        """Let exactly ``count`` steps pass. Returns when the next one is inside the runner."""
         self.runner.allow(count)
         self.runner.wait_inside()
 

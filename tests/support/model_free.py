@@ -1,4 +1,4 @@
-"""What runners without a model share: the pool's tensors that they do not have."""
+"""The part of a runner that deals with the pool's tensors, for runners without a model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class NoTensors:
-    """Answers what the loop asks of a runner beside ``run``, and remembers it."""
+    """Implements what the loop calls on a runner besides ``run``, and remembers the calls."""
 
     block_bytes = 1000
     most_blocks = 1000

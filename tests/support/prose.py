@@ -1,4 +1,4 @@
-"""How well a model predicts prose."""
+"""How well a model predicts a text: likelihood and divergence, and the text itself."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ of the stones had begun to run dry.
 
 
 def predictions(model: LoadedModel, token_ids: list[int], kv_dtype: str, chunk: int = 64) -> torch.Tensor:
-    """Log-probabilities of what follows each token, fp32 [T, vocab], prefilled in chunks."""
+    """Log-probabilities of the token after each token, fp32 [T, vocab], computed in chunks of ``chunk`` tokens."""
     blocks = list(range(-(-len(token_ids) // BLOCK_SIZE)))
     store = KVStore(model.config, len(blocks), KV_DTYPES[kv_dtype], model.device)
     parts = []
@@ -68,12 +68,12 @@ def loss(found: torch.Tensor, token_ids: list[int]) -> float:
 
 
 def divergence(found: torch.Tensor, exact: torch.Tensor) -> float:
-    """Mean Kullback-Leibler divergence from the exact predictions, in nats per token; 0 for equal ones only."""
+    """Mean Kullback-Leibler divergence from the exact predictions, in nats per token; 0 only if they are equal."""
     return float(torch.nn.functional.kl_div(found, exact, reduction="batchmean", log_target=True))
 
 
 def choices(found: torch.Tensor, exact: torch.Tensor) -> float:
-    """Share of tokens after which the likeliest next token is another."""
+    """Share of tokens after which another next token is the likeliest."""
     return float((found.argmax(-1) != exact.argmax(-1)).float().mean())
 
 

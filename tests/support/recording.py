@@ -13,7 +13,7 @@ from tests.support.loop_bench import Bench
 
 
 class Recording:
-    """A running loop, and its recorder driven by hand instead of once a second."""
+    """A running loop and its recorder, which a test calls by hand instead of once a second."""
 
     def __init__(self, path: Path, **limits: Any) -> None:
         self.bench = Bench(slots=2, queue=1)

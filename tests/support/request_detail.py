@@ -1,4 +1,4 @@
-"""A request of a real run."""
+"""The detail of one request of a real run."""
 
 from __future__ import annotations
 

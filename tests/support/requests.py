@@ -1,4 +1,4 @@
-"""Recorded requests as the history gives them."""
+"""Recorded requests as the history returns them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ START = 1_790_000_000.0
 
 
 def record(user: str, at: float, prompt: int, output: int, seconds: float = 2.0, **more: Any) -> RequestRecord:
+    """A finished request that arrived ``at`` seconds after ``START`` and took ``seconds``."""
     values = {"boot_id": "b", "request_id": f"{user}{at}", "outcome": "finished"} | more
     return RequestRecord(
         user=user, ended=START + at + seconds, duration=seconds, prompt_tokens=prompt, output_tokens=output, **values

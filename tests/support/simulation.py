@@ -1,4 +1,4 @@
-"""A simulated run of some agents."""
+"""A simulated run of four agents for six seconds."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ MODEL = "tiny-chat"
 
 
 class ScriptRunner(NoTensors):
-    """Answers as the prompt asks. ``pace`` is the length of a step in seconds."""
+    """A model that answers as the prompt tells it. ``pace`` is the duration of a step in seconds."""
 
     def __init__(self, text: TextModel) -> None:
         super().__init__()
@@ -45,9 +45,9 @@ class ScriptRunner(NoTensors):
         self.gate.set()
         self.pace = 0.0005
         self.seen: list[str] = []
-        """Prompts that were computed, in order of their first step."""
+        """The prompts that were computed, in the order of their first steps."""
         self.params: list[SamplingParams] = []
-        """How their tokens were to be chosen."""
+        """The sampling parameters of these prompts."""
         self._answers: dict[str, Iterator[int]] = {}
 
     def run(self, plan: SchedulerOutput) -> ModelRunnerOutput:
@@ -180,7 +180,7 @@ class RunningServer:
         return Frame.model_validate_json(self.admin.get("/admin/frame").text)
 
     def until(self, condition: Callable[[Frame], bool]) -> Frame:
-        """The first frame that fulfils ``condition``; fails the test when none comes."""
+        """The first frame for which ``condition`` holds. Fails if none comes."""
         deadline = time.monotonic() + 15
         while time.monotonic() < deadline:
             frame = self.frame()
@@ -223,7 +223,7 @@ def running(
 
 
 def events(response: httpx.Response) -> list[Any]:
-    """Data of the stream's events; comments and ``[DONE]`` (which must end it) are left out."""
+    """The data of a stream's events, without comments and without the ``[DONE]`` that must end it."""
     lines = [line for line in response.text.split("\n\n") if line]
     assert lines[-1] == "data: [DONE]"
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-1] if not line.startswith(":")]
@@ -234,5 +234,5 @@ def text_of(chunks: list[Any]) -> str:
 
 
 def billed(usage: dict[str, Any]) -> dict[str, int]:
-    """What does not depend on what the prefix cache happened to hold."""
+    """The usage without what depends on the content of the prefix cache."""
     return {name: value for name, value in usage.items() if name != "prompt_tokens_details"}

@@ -1,4 +1,4 @@
-"""The console in a real terminal, over an engine that only makes frames up."""
+"""The console in a pseudo-terminal, over an engine that sends made-up frames."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|[PX^_\]].*?(\x1b\\|\x07)|.)", re
 
 
 class Terminal:
-    """A pty of 80x24 with everything that was written to it."""
+    """A pseudo-terminal of 80x24 that keeps everything that was written to it."""
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
         self.child = pexpect.spawn(command[0], command[1:], cwd=str(ROOT), env=environment, dimensions=(24, 80))
@@ -43,7 +43,7 @@ class Terminal:
         self.until(lambda: text in self.text[after:], repr(text))
 
     def press(self, keys: str | bytes, then: str) -> None:
-        """Type, and wait for ``then`` among what is written after it."""
+        """Type ``keys``, and wait until ``then`` is written after them."""
         before = len(self.text)
         self.child.send(keys)
         self.see(then, before)

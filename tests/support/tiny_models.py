@@ -91,7 +91,7 @@ class Driver:
         self.random.shuffle(self.free)
 
     def generate(self, requests: list[Request], num_tokens: int) -> dict[str, list[int]]:
-        """Each request's first ``num_tokens`` output tokens; they arrive one after another, at random steps."""
+        """The first ``num_tokens`` output tokens of each request; the requests arrive one by one, at random steps."""
         arriving, running = list(requests), []
         while arriving or running:
             while arriving and (not running or self.random.random() < 0.5):
@@ -140,7 +140,7 @@ def random_prompt(source: random.Random, length: int, vocabulary: int = VOCABULA
 
 
 def assert_greedy(reference: Any, prompt: list[int], output: list[int], tie: float = 1e-3) -> None:
-    """``output`` is what `transformers` generates greedily; a difference is allowed at a near tie only."""
+    """Assert that ``output`` is what `transformers` generates greedily. A difference is allowed only at a near tie."""
     ids = torch.tensor([prompt])
     with torch.inference_mode():
         wanted = reference.generate(

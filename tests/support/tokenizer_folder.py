@@ -1,4 +1,4 @@
-"""A real, small byte-level tokenizer with a ChatML template, as a folder like a model's."""
+"""A small byte-level tokenizer with a ChatML template, in a folder like that of a model."""
 
 from __future__ import annotations
 

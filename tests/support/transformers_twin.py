@@ -1,4 +1,4 @@
-"""A model of ours and transformers' own of the same weights, and a random drive of scheduler and runner."""
+"""The same small model in Slotdeck and in transformers, and a random drive of scheduler and runner."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from slotdeck.engine.model.runner import Runner
 from slotdeck.engine.settings import LiveSettings, SettingsError
 
 NEAR_TIE = 1e-3
-"""Logit difference under which fp32 rounding may decide between two tokens."""
+"""Difference of two logits below which fp32 rounding may decide between their tokens."""
 
 
 @dataclass
 class Twin:
-    """Our engine's model and transformers' model of the same weights."""
+    """The same weights in Slotdeck's model and in transformers' model."""
 
     ours: LoadedModel
     theirs: Any
@@ -133,7 +133,7 @@ class Drive:
 
 
 def random_change(drive: Drive) -> None:
-    """Anything that an admin may turn while people stream."""
+    """Change one setting at random, out of those that an admin can change while people stream."""
     chance, least = drive.chance, blocks_for(drive.scheduler.settings.context)
     kind = chance.randrange(5)
     if kind == 0:
