@@ -77,7 +77,8 @@ def admin_router(context: ServerContext) -> APIRouter:
     @router.get("/requests/{request_id}")
     async def request_detail(request_id: str) -> Response:
         current, _ = engine.frame(0, engine.telemetry.event_cursor)
-        detail = find_request(engine.telemetry.requests, current, request_id)
+        # In a thread: a long answer has thousands of gaps to explain.
+        detail = await asyncio.to_thread(find_request, engine.telemetry.requests, current, request_id)
         if detail is None:
             raise ApiError(404, "no such request runs, waits or ended lately", param="id", code="request_not_found")
         return Response(detail.model_dump_json(), media_type="application/json")

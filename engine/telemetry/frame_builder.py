@@ -24,6 +24,8 @@ from slotdeck.engine.telemetry.windows import percentile
 
 GAPS_SHOWN = 24
 WAITING_SHOWN = 32
+MAX_GAPS = 4096
+"""A request's own p95 is that of its newest gaps, so that a long answer does not slow down every frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,8 @@ class Snapshot:
 
     pool: PoolInfo
     slots: tuple[SlotInfo, ...]
-    gaps: dict[str, list[float]]
-    """All gaps of each admitted request; their percentiles are computed outside the lock."""
+    gaps: dict[str, tuple[list[float], int]]
+    """The list of gaps of each admitted request, and how many it had then. The loop goes on appending to it."""
     waiting: tuple[WaitingInfo, ...]
     running: int
     waiting_count: int
@@ -57,7 +59,7 @@ def take_snapshot(scheduler: Scheduler, pace: Pace, token_bytes: tuple[int, int]
             swapped=scheduler.swapped_bytes,
         ),
         slots=tuple(_slot(slot, held[slot], now) if slot in held else SlotInfo(slot=slot) for slot in numbers),
-        gaps={request.id: request.gaps.copy() for request in held.values()},
+        gaps={request.id: (request.gaps, len(request.gaps)) for request in held.values()},
         waiting=tuple(
             WaitingInfo(
                 request_id=request.id,
@@ -131,9 +133,13 @@ def build_frame(
 
 def _with_percentiles(seen: Snapshot) -> tuple[SlotInfo, ...]:
     """The slots with each request's own ITL p95 filled in."""
+
+    def p95(request_id: str) -> float | None:
+        gaps, count = seen.gaps[request_id]
+        return percentile(gaps[max(0, count - MAX_GAPS) : count], 95)
+
     return tuple(
-        slot.model_copy(update={"itl_p95": percentile(seen.gaps[slot.request_id], 95)}) if slot.request_id else slot
-        for slot in seen.slots
+        slot.model_copy(update={"itl_p95": p95(slot.request_id)}) if slot.request_id else slot for slot in seen.slots
     )
 
 

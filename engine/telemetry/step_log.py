@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from itertools import islice
 from typing import Any, NamedTuple
 
 from slotdeck.engine.core.step import SchedulerOutput
@@ -66,8 +67,9 @@ class StepLog:
     def on_step(self, plan: SchedulerOutput, seconds: float, now: float) -> None:
         """A step was committed at ``now``."""
         between = None if self._ended is None else max(0.0, now - seconds - self._ended)
+        sample = StepSample(work_of(plan), now, seconds, between)
         with self._lock:
-            self._steps.append(StepSample(work_of(plan), now, seconds, between))
+            self._steps.append(sample)
             self.count += 1
         # Only what outlives its step is sure to be continued at once.
         self._ended = now if any(not row.request.state.ended for row in plan.rows) else None
@@ -76,7 +78,8 @@ class StepLog:
         """The steps after the first ``cursor`` ones, as far as they are kept, and the new cursor."""
         with self._lock:
             count = max(0, min(self.count - cursor, len(self._steps)))
-            return list(self._steps)[len(self._steps) - count :], self.count
+            newest = list(islice(reversed(self._steps), count))
+            return newest[::-1], self.count
 
 
 def read_samples(rows: Any) -> list[StepSample]:

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from slotdeck.engine.telemetry.metrics import Metrics
 from slotdeck.engine.telemetry.refused import RefusedClients
 from slotdeck.engine.telemetry.requests.log import RequestLog
 from slotdeck.engine.telemetry.step_log import StepLog
-from slotdeck.engine.telemetry.windows import Samples, percentile, percentiles
+from slotdeck.engine.telemetry.windows import Samples, joined, percentile, percentiles
 
 log = logging.getLogger("slotdeck.engine")
 
@@ -121,6 +122,8 @@ class Telemetry:
     def observe_step(self, plan: SchedulerOutput, seconds: float, now: float, generated: int) -> None:
         """One committed step: its length, the prompt tokens it computed and the tokens it gave out."""
         prompt = plan.num_prefill_tokens
+        requests = (row.request for row in plan.rows)
+        gaps = [request.gaps[-1] for request in requests if request.gaps and request.timeline.last_token == now]
         with self._lock:
             self._counts["steps"] += 1
             self._counts["prompt_tokens"] += prompt
@@ -130,10 +133,10 @@ class Telemetry:
                 self._prefills.append((prompt, seconds))
             if generated:
                 self._generated.append(now, generated)
-            for row in plan.rows:
-                if row.request.gaps and row.request.timeline.last_token == now:
-                    self._itl.append(now, row.request.gaps[-1])
-                    self.metrics.itl.observe(row.request.gaps[-1])
+            for gap in gaps:
+                self._itl.append(now, gap)
+        for gap in gaps:
+            self.metrics.itl.observe(gap)
         self.metrics.step.observe(seconds)
         self.requests.on_step(plan, seconds, now)
         self.steps.on_step(plan, seconds, now)
@@ -241,7 +244,8 @@ class Telemetry:
 
     def counters(self) -> CounterInfo:
         with self._lock:
-            return CounterInfo(**self._counts)
+            counts = self._counts.copy()
+        return CounterInfo(**counts)
 
     def events_since(self, cursor: int) -> tuple[tuple[FrameEvent, ...], int]:
         """Events logged after ``cursor`` (at most the last 1000) and the new cursor."""
@@ -250,8 +254,9 @@ class Telemetry:
         for user, text in refused:
             self.log("invalid", text, user=user)
         with self._lock:
-            count = min(self.event_cursor - cursor, len(self._events))
-            return tuple(self._events)[len(self._events) - count :], self.event_cursor
+            count = max(0, min(self.event_cursor - cursor, len(self._events)))
+            newest = tuple(islice(reversed(self._events), count))
+            return newest[::-1], self.event_cursor
 
     def pace(self) -> Pace:
         """How requests went lately, for estimates of waits."""
@@ -272,9 +277,8 @@ class Telemetry:
         now = self._clock()
         seconds = max(min(RATE_SECONDS, now - self._started), 0.5)
         with self._lock:
-            generated = self._generated.since(now - RATE_SECONDS).sum()
-            prompt = self._prompt.since(now - RATE_SECONDS).sum()
-        return float(generated / seconds), float(prompt / seconds)
+            generated, prompt = (samples.since(now - RATE_SECONDS) for samples in (self._generated, self._prompt))
+        return float(joined(generated).sum() / seconds), float(joined(prompt).sum() / seconds)
 
     def windows(self) -> tuple[WindowInfo, WindowInfo]:
         """The last 60 s and 10 min, computed at most once a second."""
@@ -282,19 +286,19 @@ class Telemetry:
         with self._lock:
             if self._windows is not None and now - self._windows_time < 1.0:
                 return self._windows
-            minute, ten_minutes = self._copy(MINUTE, now), self._copy(TEN_MINUTES, now)
-        # Sorting a busy quarter of a million gaps takes milliseconds, in which the loop must not wait for the lock.
+            minute, ten_minutes = self._since(now - MINUTE), self._since(now - TEN_MINUTES)
+        # Copying and sorting millions of gaps takes long. The loop must not wait for the lock meanwhile.
         windows = self._window(MINUTE, now, minute), self._window(TEN_MINUTES, now, ten_minutes)
         with self._lock:
             self._windows, self._windows_time = windows, now
         return windows
 
-    def _copy(self, seconds: float, now: float) -> list[np.ndarray]:
+    def _since(self, time: float) -> list[list[np.ndarray]]:
         measured = (self._ttft, self._itl, self._wait, self._generated, self._prompt)
-        return [samples.since(now - seconds).copy() for samples in measured]
+        return [samples.since(time) for samples in measured]
 
-    def _window(self, seconds: float, now: float, samples: list[np.ndarray]) -> WindowInfo:
-        ttft, itl, wait, generated, prompt = samples
+    def _window(self, seconds: float, now: float, samples: list[list[np.ndarray]]) -> WindowInfo:
+        ttft, itl, wait, generated, prompt = map(joined, samples)
         elapsed = max(min(seconds, now - self._started), 0.5)
         ttft_p50, ttft_p95 = percentiles(ttft, 50, 95)
         itl_p50, itl_p95, itl_max = percentiles(itl, 50, 95, 100)

@@ -1,10 +1,14 @@
-"""Rolling windows over measured samples: exact percentiles, rates. No samples give ``None``, never an old value."""
+"""Rolling windows over measured samples, and exact percentiles. Without samples both give ``None``."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
+
+CHUNK = 4096
+"""Samples in one array of :class:`Samples`."""
 
 
 def percentile(values: Sequence[float] | np.ndarray, q: float) -> float | None:
@@ -18,36 +22,42 @@ def percentiles(values: Sequence[float] | np.ndarray, *qs: float) -> list[float 
 
 
 class Samples:
-    """Time-stamped values of the last ``horizon`` seconds, kept in two growing arrays, oldest first.
+    """Time-stamped values of the last ``horizon`` seconds and a little more, in a queue of fixed-size arrays.
 
-    Times must not go down. Appending is O(1) amortised; a window is a view of the tail, found by bisection.
+    Times must not go down. Neither method copies samples, so both are quick however many there are. The caller holds
+    a lock during each call, but may read what :meth:`since` gave without it.
     """
 
-    def __init__(self, horizon: float, capacity: int = 256) -> None:
+    def __init__(self, horizon: float) -> None:
         self.horizon = horizon
-        self._times = np.empty(capacity)
-        self._values = np.empty(capacity)
-        self._start = 0
-        self._end = 0
+        self._chunks: deque[tuple[np.ndarray, np.ndarray]] = deque()
+        self._end = CHUNK
+        """Samples in the newest chunk."""
 
     def append(self, time: float, value: float) -> None:
-        if self._end == len(self._times):
-            self._make_room(time)
-        self._times[self._end] = time
-        self._values[self._end] = value
+        """Add one sample; now and then also forget arrays that are older than the horizon."""
+        if self._end == CHUNK:
+            self._chunks.append((np.empty(CHUNK), np.empty(CHUNK)))
+            self._end = 0
+            while self._chunks[0][0][-1] < time - self.horizon and len(self._chunks) > 1:
+                self._chunks.popleft()
+        times, values = self._chunks[-1]
+        times[self._end], values[self._end] = time, value
         self._end += 1
 
-    def since(self, time: float) -> np.ndarray:
-        """The values stamped at or after ``time``; float64, a view that the next append may change."""
-        first = self._start + int(np.searchsorted(self._times[self._start : self._end], time))
-        return self._values[first : self._end]
+    def since(self, time: float) -> list[np.ndarray]:
+        """The values stamped at or after ``time``, oldest first, as float64 arrays that never change any more."""
+        found: list[np.ndarray] = []
+        end = self._end
+        for times, values in reversed(self._chunks):
+            first = int(np.searchsorted(times[:end], time))
+            found.append(values[first:end])
+            if first:
+                break
+            end = CHUNK
+        return found[::-1]
 
-    def _make_room(self, now: float) -> None:
-        """Forget what is older than the horizon; double the arrays when that frees less than half."""
-        self._start += int(np.searchsorted(self._times[self._start : self._end], now - self.horizon))
-        kept = self._end - self._start
-        size = len(self._times) * (2 if kept > len(self._times) // 2 else 1)
-        times, values = np.empty(size), np.empty(size)
-        times[:kept] = self._times[self._start : self._end]
-        values[:kept] = self._values[self._start : self._end]
-        self._times, self._values, self._start, self._end = times, values, 0, kept
+
+def joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """What :meth:`Samples.since` gave, as one array."""
+    return np.concatenate(arrays) if arrays else np.empty(0)

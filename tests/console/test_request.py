@@ -16,14 +16,13 @@ from slotdeck.console.pages.page import Chrome
 from slotdeck.console.pages.request import compose_request
 from slotdeck.console.sections.request_timeline import phases
 from slotdeck.console.state.store import Store
-from slotdeck.engine.telemetry.frame import SlotInfo
+from slotdeck.engine.telemetry.frame import LimitInfo, SlotInfo
 from slotdeck.engine.telemetry.requests.detail import (
     CAUSE_LETTERS,
     ChangeInfo,
     GapInfo,
     PrefillChunk,
     RequestDetail,
-    SettingsInfo,
     StallInfo,
 )
 from tests.support import frames
@@ -56,7 +55,7 @@ def test_settings_are_those_of_its_admission_with_what_was_turned_since() -> Non
     """Not those of now, which may be others; what was turned while it still waited is part of them."""
     detail = RECORDED.model_copy(
         update={
-            "settings": SettingsInfo(
+            "settings": LimitInfo(
                 revision=2, slots=7, context=640, budget=48, mode="static", kv_tokens=4480, preemption="recompute",
                 prefix_cache=True, itl_target=0,
             ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from slotdeck.engine.core.events import PreemptionCause
-from slotdeck.engine.telemetry.frame import Part
+from slotdeck.engine.telemetry.frame import LimitInfo, Part
 
 RequestState = Literal[
     "waiting", "prefill", "decode", "held", "preempted", "swapped", "finished", "cancelled", "failed", "rejected"
@@ -61,21 +61,6 @@ class GapInfo(Part):
     cause: Cause
     text: str
     """The cause as a phrase."""
-
-
-class SettingsInfo(Part):
-    """Settings in force when it got its slot."""
-
-    revision: int
-    slots: int
-    context: int
-    budget: int
-    mode: str
-    kv_tokens: int
-    preemption: str
-    prefix_cache: bool
-    itl_target: int
-    """Milliseconds; 0: none."""
 
 
 class ChangeInfo(Part):
@@ -131,7 +116,7 @@ class RequestDetail(Part):
     preemptions: int | None = None
     recomputed_tokens: int | None = None
     stalled: float | None = None
-    settings: SettingsInfo | None = None
+    settings: LimitInfo | None = None
     """In force at its admission; ``None`` before it."""
     changes: tuple[ChangeInfo, ...] = ()
     finish_reason: str | None = None

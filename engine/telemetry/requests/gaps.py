@@ -32,7 +32,7 @@ class Step:
     """The machine swapped memory about then."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Stall:
     """One preemption; monotonic seconds."""
 

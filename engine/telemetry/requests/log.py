@@ -9,16 +9,17 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slotdeck.engine.core.events import Event
 from slotdeck.engine.core.request import Request
 from slotdeck.engine.core.step import SchedulerOutput
 from slotdeck.engine.settings import LiveSettings
-from slotdeck.engine.telemetry.frame import HostInfo
-from slotdeck.engine.telemetry.requests.detail import ChangeInfo, PrefillChunk, RequestDetail, SettingsInfo, StallInfo
+from slotdeck.engine.telemetry.frame import HostInfo, LimitInfo
+from slotdeck.engine.telemetry.requests.detail import ChangeInfo, PrefillChunk, RequestDetail, StallInfo
 from slotdeck.engine.telemetry.requests.gaps import Stall, Step, explain_gaps
+from slotdeck.engine.telemetry.requests.slot_history import SlotHistory
 
 MAX_ENDED = 200
 """Ended requests that are kept."""
@@ -29,11 +30,10 @@ MAX_TOKENS = 4096
 MAX_CHUNKS = 512
 """Prefill chunks kept of one request; further ones are added to the last."""
 MAX_STALLS = 256
-RECENT = 1000
-"""Admissions, ends and changes of settings that are looked back on."""
+MAX_CHANGES = 1000
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Chunk:
     began: float
     seconds: float
@@ -58,8 +58,18 @@ class _Record:
     busy: int | None = None
     ahead: int | None = None
     freed_by: str | None = None
-    settings: SettingsInfo | None = None
+    settings: LimitInfo | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+
+    def copy(self, now: float) -> _Record:
+        """A record that no later step changes. It copies references, a bounded number, so it is quick."""
+        return replace(
+            self,
+            tokens=self.tokens.copy(),
+            chunks=self.chunks.copy(),
+            stalls=self.stalls.copy(),
+            facts=dict(self.facts or _facts(self.request, now)),
+        )
 
 
 class RequestLog:
@@ -71,12 +81,11 @@ class RequestLog:
         self._live: dict[str, _Record] = {}
         self._ended: dict[str, _Record] = {}
         self._ended_tokens = 0
-        self._admissions: deque[tuple[float, str]] = deque(maxlen=RECENT)
-        self._ends: deque[tuple[float, str]] = deque(maxlen=RECENT)
-        self._changes: deque[tuple[float, str]] = deque(maxlen=RECENT)
+        self._slots = SlotHistory()
+        self._changes: deque[tuple[float, str]] = deque(maxlen=MAX_CHANGES)
         self._step = Step(0.0, 0.0, 0, (), 0, False)
         self._swapping = False
-        self._settings: SettingsInfo | None = None
+        self._settings: LimitInfo | None = None
 
     # -- from telemetry ------------------------------------------------------------------------------------
 
@@ -91,9 +100,9 @@ class RequestLog:
 
     def on_settings(self, settings: LiveSettings, revision: int) -> None:
         """These are in force from now on."""
-        values = settings.model_dump(include=set(SettingsInfo.model_fields))
+        limits = LimitInfo(revision=revision, **settings.model_dump())
         with self._lock:
-            self._settings = SettingsInfo(revision=revision, **values)
+            self._settings = limits
 
     def on_step(self, plan: SchedulerOutput, seconds: float, now: float) -> None:
         """A step was committed at ``now``."""
@@ -117,11 +126,14 @@ class RequestLog:
         record.computed = max(record.computed, start + count)
         if len(record.chunks) >= MAX_CHUNKS:
             last = record.chunks[-1]
-            last.seconds += step.seconds
-            last.steps += 1
-            last.tokens += count
-            last.others += others
-            last.streams = max(last.streams, step.decodes)
+            record.chunks[-1] = replace(
+                last,
+                seconds=last.seconds + step.seconds,
+                steps=last.steps + 1,
+                tokens=last.tokens + count,
+                others=last.others + others,
+                streams=max(last.streams, step.decodes),
+            )
         else:
             began = step.ended - step.seconds
             record.chunks.append(_Chunk(began, step.seconds, 1, count, others, step.decodes, again))
@@ -134,9 +146,9 @@ class RequestLog:
             if record is None:
                 record = self._begin(request, event.time)
             if kind == "admitted":
-                self._leave_queue(record, request, event.time)
+                self._leave_queue(record, request)
                 record.settings = self._settings
-                self._admissions.append((event.time, request.id))
+                self._slots.on_admitted(event.time)
             elif kind == "preempted":
                 record.stalls.append(Stall(event.time, event.tokens, event.swapped_bytes > 0, event.cause))
             elif kind == "resumed":
@@ -149,22 +161,17 @@ class RequestLog:
         self._live[request.id] = record
         return record
 
-    def _leave_queue(self, record: _Record, request: Request, now: float) -> None:
+    def _leave_queue(self, record: _Record, request: Request) -> None:
         """Note what it waited for, once its wait is over."""
         queued = request.timeline.queued
-        record.ahead = sum(queued < time for time, _ in self._admissions)
-        record.freed_by = next((user for time, user in reversed(self._ends) if queued < time), None)
-        held = (other.facts or _facts(other.request, now) for other in (*self._live.values(), *self._ended.values()))
-        record.busy = sum(
-            facts["scheduled"] is not None and facts["scheduled"] <= queued and (facts["ended"] or now) > queued
-            for facts in held
-            if facts["request_id"] != request.id
-        )
+        record.busy = self._slots.held_at(queued)
+        record.ahead = self._slots.admitted_after(queued)
+        record.freed_by = self._slots.freed_by(queued)
 
     @staticmethod
     def _end_stall(record: _Record, now: float) -> None:
         if record.stalls and record.stalls[-1].ended is None:
-            record.stalls[-1].ended = now
+            record.stalls[-1] = replace(record.stalls[-1], ended=now)
 
     def _end(self, record: _Record, request: Request, kind: str, now: float) -> None:
         self._end_stall(record, now)
@@ -172,9 +179,9 @@ class RequestLog:
         record.request = None
         del self._live[request.id]
         if request.timeline.scheduled is not None:
-            self._ends.append((now, request.user))
+            self._slots.on_ended(now, request.user)
         else:
-            self._leave_queue(record, request, now)
+            self._leave_queue(record, request)
         self._ended[request.id] = record
         self._ended_tokens += len(record.tokens)
         while len(self._ended) > MAX_ENDED or self._ended_tokens > MAX_ENDED_TOKENS:
@@ -193,42 +200,41 @@ class RequestLog:
             if record is None:
                 return None
             now = self._clock()
-            facts = dict(record.facts or _facts(record.request, now))
-            arrival = facts.pop("arrival")
-            del facts["scheduled"]
-            ended = facts.pop("ended")
-            until = ended if ended is not None else now
-            stalls = list(record.stalls)
-            explained = explain_gaps(list(record.tokens), stalls, request_id, arrival)
-            return RequestDetail(
-                **facts,
-                **explained,
-                arrived=record.arrived,
-                age=until - arrival,
-                busy=record.busy,
-                ahead=record.ahead,
-                freed_by=record.freed_by,
-                settings=record.settings,
-                chunks=tuple(
-                    PrefillChunk(
-                        at=chunk.began - arrival, seconds=chunk.seconds, steps=chunk.steps, tokens=chunk.tokens,
-                        others=chunk.others, streams=chunk.streams, again=chunk.again,
-                    )
-                    for chunk in record.chunks
-                ),
-                stalls=tuple(
-                    StallInfo(
-                        at=stall.began - arrival, seconds=None if stall.ended is None else stall.ended - stall.began,
-                        tokens=stall.tokens, swapped=stall.swapped, cause=stall.cause,
-                    )
-                    for stall in stalls
-                ),
-                changes=tuple(
-                    ChangeInfo(at=time - arrival, text=text)
-                    for time, text in self._changes
-                    if arrival <= time <= until
-                ),
-            )  # fmt: skip
+            record, changes = record.copy(now), list(self._changes)
+        return _detail(record, changes, now)
+
+
+def _detail(record: _Record, changes: list[tuple[float, str]], now: float) -> RequestDetail:
+    """The answer of :meth:`RequestLog.detail` from a copy. It looks at every token, so nobody may hold a lock here."""
+    facts = record.facts
+    arrival = facts.pop("arrival")
+    ended = facts.pop("ended")
+    until = ended if ended is not None else now
+    return RequestDetail(
+        **facts,
+        **explain_gaps(record.tokens, record.stalls, facts["request_id"], arrival),
+        arrived=record.arrived,
+        age=until - arrival,
+        busy=record.busy,
+        ahead=record.ahead,
+        freed_by=record.freed_by,
+        settings=record.settings,
+        chunks=tuple(
+            PrefillChunk(
+                at=chunk.began - arrival, seconds=chunk.seconds, steps=chunk.steps, tokens=chunk.tokens,
+                others=chunk.others, streams=chunk.streams, again=chunk.again,
+            )
+            for chunk in record.chunks
+        ),
+        stalls=tuple(
+            StallInfo(
+                at=stall.began - arrival, seconds=None if stall.ended is None else stall.ended - stall.began,
+                tokens=stall.tokens, swapped=stall.swapped, cause=stall.cause,
+            )
+            for stall in record.stalls
+        ),
+        changes=tuple(ChangeInfo(at=time - arrival, text=text) for time, text in changes if arrival <= time <= until),
+    )  # fmt: skip
 
 
 def _facts(request: Request | None, now: float) -> dict[str, Any]:
@@ -243,7 +249,6 @@ def _facts(request: Request | None, now: float) -> dict[str, Any]:
         "state": "decode" if request.decoding else "prefill",
         "slot": request.slot,
         "arrival": timeline.arrival,
-        "scheduled": timeline.scheduled,
         "ended": timeline.ended,
         "prompt_tokens": request.num_prompt_tokens,
         "cached_tokens": request.cached_tokens,
