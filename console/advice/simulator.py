@@ -24,14 +24,13 @@ from slotdeck.engine.core.request import Request, SamplingParams, Timeline
 from slotdeck.engine.core.scheduler import Scheduler
 from slotdeck.engine.core.step import ModelRunnerOutput, SchedulerOutput
 from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings
-from slotdeck.engine.telemetry.estimate import Pace
+from slotdeck.engine.telemetry.estimate import MAX_RETRY_JITTER, Pace, retry_after
 from slotdeck.engine.telemetry.frame_builder import estimates
 from slotdeck.engine.telemetry.step_log import StepWork, work_of
 from slotdeck.engine.telemetry.windows import percentile
 
 BUSY_TRIES = 5
 """Sends of one message that is refused with 503, before its user gives it up."""
-MAX_RETRY_AFTER = 30.0
 MIN_TURNAROUND = 1e-4
 """Seconds: a client that is refused for good and never pauses must not ask for ever at one instant."""
 RECENT = 20
@@ -223,7 +222,7 @@ class Simulator:
         )
         waits = estimates(self.scheduler, pace)
         wait = waits[-1] if waits else None
-        return max(1, round(min(wait or 1.0, MAX_RETRY_AFTER))) + self._random.randint(0, 2)
+        return retry_after(wait, self._random.randint(0, MAX_RETRY_JITTER))
 
     def token_of(self, request: Request) -> int:
         """What comes next in its conversation."""

@@ -15,7 +15,6 @@ from slotdeck.engine.server.context import ServerContext
 from slotdeck.engine.server.errors import ApiError
 from slotdeck.engine.settings import SETTINGS, SettingsError
 from slotdeck.engine.telemetry.frame import Frame
-from slotdeck.engine.telemetry.requests.lookup import find_request
 
 MIN_RATE, MAX_RATE = 0.2, 10.0
 MAX_LABELS = 256
@@ -37,8 +36,7 @@ def admin_router(context: ServerContext) -> APIRouter:
 
     @router.get("/frame")
     async def frame() -> Response:
-        current, _ = engine.frame(0, engine.telemetry.event_cursor)
-        return Response(current.model_dump_json(), media_type="application/json")
+        return Response(engine.current_frame().model_dump_json(), media_type="application/json")
 
     @router.get("/profile")
     async def profile() -> Response:
@@ -46,14 +44,14 @@ def admin_router(context: ServerContext) -> APIRouter:
 
     @router.get("/past")
     async def past() -> Response:
-        return Response(context.past.lines(), media_type="application/x-ndjson")
+        return Response(context.recent_frames.lines(), media_type="application/x-ndjson")
 
     @router.get("/steps")
     async def steps(request: Request) -> Response:
         after = request.query_params.get("after", "0")
         if not after.isascii() or not after.isdecimal():
             raise _refused("after", "'after' must be the cursor of an earlier answer")
-        measured, cursor = engine.telemetry.steps.since(int(after[:18]))
+        measured, cursor = engine.steps(int(after[:18]))
         return JSONResponse({"cursor": cursor, "steps": measured})
 
     @router.get("/settings")
@@ -76,9 +74,8 @@ def admin_router(context: ServerContext) -> APIRouter:
 
     @router.get("/requests/{request_id}")
     async def request_detail(request_id: str) -> Response:
-        current, _ = engine.frame(0, engine.telemetry.event_cursor)
         # In a thread: a long answer has thousands of gaps to explain.
-        detail = await asyncio.to_thread(find_request, engine.telemetry.requests, current, request_id)
+        detail = await asyncio.to_thread(engine.find_request, request_id)
         if detail is None:
             raise ApiError(404, "no such request runs, waits or ended lately", param="id", code="request_not_found")
         return Response(detail.model_dump_json(), media_type="application/json")
@@ -153,7 +150,7 @@ def _cursor(context: ServerContext, request: Request) -> int:
 
     The count of another boot is of no use here; what is no longer kept is passed over.
     """
-    now = context.engine.telemetry.event_cursor
+    now = context.engine.event_cursor
     wanted = request.query_params.get("events_after")
     if wanted is None:
         return now
@@ -164,7 +161,7 @@ def _cursor(context: ServerContext, request: Request) -> int:
 
 
 def _settings(context: ServerContext) -> dict[str, Any]:
-    current, _ = context.engine.frame(0, context.engine.telemetry.event_cursor)
+    current = context.engine.current_frame()
     limits, bounds = current.limits, current.limits.bounds
     values = context.settings.model_dump(mode="json") | limits.model_dump(exclude={"revision"})
     values["mode"] = limits.next_mode or limits.mode

@@ -8,12 +8,9 @@ from collections import Counter
 from starlette.datastructures import Headers
 from starlette.types import Receive
 
+from slotdeck.engine.server.client_watch import ClientDisconnectedError
 from slotdeck.engine.server.errors import ApiError, unavailable
 from slotdeck.engine.server.http_limits import HttpLimits
-
-
-class ClientLeftError(Exception):
-    """The client closed the connection before its body was complete."""
 
 
 class Body:
@@ -77,7 +74,7 @@ async def read_body(body: Body, headers: Headers, receive: Receive, limits: Http
     """Fill ``body``, but read nothing when its declared length shows that it cannot be taken.
 
     Raises ApiError: 413 when it is larger than ``limits.max_body``, 408 when it is not complete within
-    ``limits.body_timeout`` seconds, 503 when too many bytes of bodies are held already. Raises ClientLeftError.
+    ``limits.body_timeout`` seconds, 503 when too many bytes of bodies are held already. Raises ClientDisconnectedError.
     """
     # A refusal is sent while the client still writes; uvicorn then reads and drops the rest.
     too_large = ApiError(413, f"the body is larger than {limits.max_body} bytes", code="body_too_large")
@@ -92,7 +89,7 @@ async def read_body(body: Body, headers: Headers, receive: Receive, limits: Http
             while more:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise ClientLeftError
+                    raise ClientDisconnectedError
                 chunk = message.get("body", b"")
                 if len(body) + len(chunk) > limits.max_body:
                     raise too_large

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from slotdeck.engine.loop.engine_loop import EngineLoop
+from slotdeck.engine.server.engine_client import EngineClient
 from slotdeck.engine.server.keys import KeyRing
-from slotdeck.engine.server.output_router import OutputRouter
 from slotdeck.engine.server.tokenizer_pool import TokenizerPool
 from slotdeck.engine.settings import StartSettings
 from slotdeck.engine.telemetry.recent_frames import RecentFrames
@@ -31,19 +30,23 @@ class ServedModel:
 class ServerContext:
     """Shared by the routes of the public and the admin API; lives on the asyncio loop."""
 
-    engine: EngineLoop
-    output_router: OutputRouter
+    engine: EngineClient
     text: TextModel
     model: ServedModel
     settings: StartSettings
     keys: KeyRing
     tokenizer_pool: TokenizerPool
-    past: RecentFrames = field(default_factory=RecentFrames)
+    recent_frames: RecentFrames = field(default_factory=RecentFrames)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when streams that have no end of their own must end."""
     force: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a stop must not wait for running requests."""
     stop_asked: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def end_token_ids(self) -> frozenset[int]:
+        """Every token that ends an answer, by the model's and by the tokenizer's configuration."""
+        return self.model.stop_token_ids | self.text.end_token_ids
 
     def ask_stop(self, *, force: bool = False) -> None:
         """Begin draining; with ``force``, or when asked a second time, don't wait for what runs."""

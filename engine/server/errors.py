@@ -15,11 +15,15 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
+from slotdeck.engine.telemetry.estimate import MAX_RETRY_JITTER, retry_after
+
 log = logging.getLogger("slotdeck.server")
 
 NO_RETRY = {"x-should-retry": "false"}
 """Tells OpenAI's clients not to send the same request again."""
 
+QUEUE_FULL = "queue_full"
+"""Code of the refusal of a request that finds no place in the queue."""
 TOO_LONG = "context_length_exceeded"
 """Code of the refusal of a prompt that leaves no room in the context."""
 
@@ -65,9 +69,9 @@ def unsupported(param: str, hint: str = "") -> ApiError:
     return invalid(param, f"'{param}' is not supported{hint}", code="unsupported_parameter")
 
 
-def unavailable(message: str, code: str, retry_after: float) -> ApiError:
-    """503 with a Retry-After in seconds, varied a little so that refused clients don't come back together."""
-    seconds = max(1, round(retry_after)) + random.randint(0, 2)
+def unavailable(message: str, code: str, wait: float | None) -> ApiError:
+    """503 with a Retry-After. ``wait``: seconds after which there will likely be room, None if unknown."""
+    seconds = retry_after(wait, random.randint(0, MAX_RETRY_JITTER))
     return ApiError(503, message, type="server_error", code=code, headers={"retry-after": str(seconds)})
 
 

@@ -10,10 +10,13 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from slotdeck.engine.server.body import Body
+from slotdeck.engine.server.client_watch import ClientDisconnectedError, ClientWatch
+from slotdeck.engine.server.completion import complete
 from slotdeck.engine.server.context import ServerContext
-from slotdeck.engine.server.errors import TOO_LONG, ApiError
-from slotdeck.engine.server.generation import Generation, Prepared, prepare
-from slotdeck.engine.server.streaming import ClientGoneError, ClientWatch, EventStream, complete
+from slotdeck.engine.server.errors import ApiError
+from slotdeck.engine.server.event_stream import EventStream
+from slotdeck.engine.server.generation import Generation
+from slotdeck.engine.server.prepare import Prepared, prepare
 
 GET = ["GET", "HEAD"]
 
@@ -25,19 +28,19 @@ def openai_router(context: ServerContext) -> APIRouter:
     @router.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
         arrival = time.monotonic()
-        context.engine.telemetry.count_received()
         user = request.state.user
         watch = ClientWatch(request.receive)
         try:
-            prepared = await _prepared(context, watch, request.state.body, user)
-            generation = Generation(context, prepared, user, arrival)
-        except ClientGoneError:
+            with context.engine.receive(user) as call:
+                prepared = await _prepare(context, watch, request.state.body)
+                generation = Generation(context, call, prepared, user, arrival)
+        except ClientDisconnectedError:
             watch.close()
             return Response()  # nobody reads it
         except BaseException:
             watch.close()
             raise
-        watch.when_gone(generation.client_left)
+        watch.on_disconnect(generation.on_disconnect)
         if prepared.chat.stream:
             return EventStream(generation, watch, context.model.id, context.settings.heartbeat)
         try:
@@ -52,7 +55,7 @@ def openai_router(context: ServerContext) -> APIRouter:
             "object": "model",
             "created": context.model.created,
             "owned_by": "slotdeck",
-            "context_length": context.engine.limits.context,
+            "context_length": context.engine.context_length,
             "kv_pool_tokens": context.engine.pool_tokens,
         }
 
@@ -70,24 +73,9 @@ def openai_router(context: ServerContext) -> APIRouter:
     return router
 
 
-async def _prepared(context: ServerContext, watch: ClientWatch, body: Body, user: str) -> Prepared:
-    """The prompt, tokenised off the loop; then ``body`` is released. Whatever ends the request here is counted."""
-    telemetry = context.engine.telemetry
+async def _prepare(context: ServerContext, watch: ClientWatch, body: Body) -> Prepared:
+    """Tokenise off the loop, then release ``body``. Raises ClientDisconnectedError."""
     try:
         return await watch.race(context.tokenizer_pool.run(partial(prepare, context), body.data))
-    except ClientGoneError:
-        telemetry.count_cancelled_before_queue()
-        raise
-    except ApiError as error:
-        if error.code == TOO_LONG:
-            telemetry.count_too_long(user, error.message)
-        elif error.status < 500:
-            telemetry.count_invalid(user, error.logged)
-        else:
-            telemetry.count_rejected(user, error.message)
-        raise
-    except BaseException:
-        telemetry.count_failed_before_queue()
-        raise
     finally:
         body.release()

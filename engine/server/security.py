@@ -10,7 +10,8 @@ import ipaddress
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from slotdeck.engine.server.body import Body, BodyMemory, ClientLeftError, read_body
+from slotdeck.engine.server.body import Body, BodyMemory, read_body
+from slotdeck.engine.server.client_watch import ClientDisconnectedError
 from slotdeck.engine.server.connections import HEALTH_ONLY
 from slotdeck.engine.server.errors import ApiError, log_unexpected, unavailable
 from slotdeck.engine.server.http_limits import HttpLimits
@@ -77,7 +78,7 @@ class GuardMiddleware:
             if scope["method"] in METHODS_WITH_BODY:
                 await read_body(body, headers, receive, self._limits)
             await self._app(scope, receive, reply)
-        except ClientLeftError:
+        except ClientDisconnectedError:
             return
         except ApiError as error:
             await error.response()(scope, receive, reply)

@@ -20,6 +20,7 @@ from slotdeck.engine.loop.engine_loop import EngineLoop
 from slotdeck.engine.server.app import create_admin_app, create_app
 from slotdeck.engine.server.connections import Connections
 from slotdeck.engine.server.context import ServedModel, ServerContext
+from slotdeck.engine.server.engine_client import EngineClient
 from slotdeck.engine.server.http_limits import MAX_ADMIN_CONNECTIONS, HttpLimits, limits_of_this_process
 from slotdeck.engine.server.keys import KeyRing, load_api_keys
 from slotdeck.engine.server.listeners import Listeners
@@ -64,8 +65,7 @@ async def serve(
     default to those of this machine and of ``settings``.
     """
     context = ServerContext(
-        engine=engine,
-        output_router=output_router,
+        engine=EngineClient(engine, output_router),
         text=text,
         model=model,
         settings=settings,
@@ -81,7 +81,7 @@ async def serve(
     sockets = [listeners.tcp, listeners.admin]
     tasks = [asyncio.create_task(_run(server, sock)) for server, sock in zip(servers, sockets, strict=True)]
     sweeps = [asyncio.create_task(opened.sweep()) for opened in connections]
-    following = asyncio.create_task(context.past.follow(engine, context.stopping))
+    following = asyncio.create_task(context.recent_frames.follow(engine, context.stopping))
     recording = None if recorder is None else asyncio.create_task(recorder.run(context.stopping))
     try:
         with _signals(context):
@@ -120,10 +120,10 @@ async def _drain(context: ServerContext) -> None:
                 await context.force.wait()
     if engine.num_in_flight:
         log.warning("cutting %d requests that still run", engine.num_in_flight)
-    context.output_router.end_all("the server was stopped before the answer was complete")
+    engine.end_all("the server was stopped before the answer was complete")
 
 
-def _runs(engine: EngineLoop) -> bool:
+def _runs(engine: EngineClient) -> bool:
     """Whether anybody is served still; a faulty engine ends nobody's request any more."""
     return bool(engine.num_in_flight) and engine.health()[0] != "fault"
 

@@ -28,12 +28,12 @@ def status_router(context: ServerContext) -> APIRouter:
 
     @router.api_route("/metrics", methods=GET)
     async def metrics() -> Response:
-        page = await asyncio.to_thread(context.engine.metrics_text)
+        page = await asyncio.to_thread(context.engine.metrics)
         return Response(page, headers={"content-type": METRICS_TYPE})
 
     @router.api_route("/slots", methods=GET)
     async def slots() -> Response:
-        frame, _ = context.engine.frame(0, context.engine.telemetry.event_cursor)
+        frame = context.engine.current_frame()
         return JSONResponse([slot.model_dump(exclude=_PRIVATE) for slot in frame.slots])
 
     return router

@@ -6,6 +6,9 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+MAX_RETRY_AFTER = 30
+MAX_RETRY_JITTER = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Running:
@@ -67,3 +70,12 @@ def wait_estimates(
         estimates.append(start)
         heapq.heappush(ends, start + usual)
     return estimates
+
+
+def retry_after(wait: float | None, jitter: int) -> int:
+    """Whole seconds for the Retry-After of a refused request.
+
+    ``wait``: estimated seconds until there is room, None if unknown. ``jitter``: 0 to MAX_RETRY_JITTER, drawn for each
+    request so that refused clients do not come back together.
+    """
+    return max(1, round(min(wait or 1.0, MAX_RETRY_AFTER))) + jitter

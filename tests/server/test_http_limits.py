@@ -14,8 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from slotdeck.engine.server import listeners, security
+from slotdeck.engine.server import listeners, security, serve
 from slotdeck.engine.server.body import Body, BodyMemory
+from slotdeck.engine.server.connections import Connections
 from slotdeck.engine.server.errors import ApiError
 from slotdeck.engine.server.http_limits import MAX_HEALTH_CONNECTIONS, HttpLimits, limits_of_this_process
 from tests.support.stub_server import RunningServer, running
@@ -324,7 +325,21 @@ def test_a_request_that_is_served_has_no_time_limit_of_a_connection(tokenizer: P
 
 
 @pytest.fixture
-def narrow(tokenizer: Path, tmp_path: Path) -> Iterator[RunningServer]:
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Connections]:
+    """The connections of the servers that this test starts: first to the API, then to the admin socket."""
+    made: list[Connections] = []
+
+    class Noted(Connections):
+        def __init__(self, limits: HttpLimits) -> None:
+            super().__init__(limits)
+            made.append(self)
+
+    monkeypatch.setattr(serve, "Connections", Noted)
+    return made
+
+
+@pytest.fixture
+def narrow(opened: list[Connections], tokenizer: Path, tmp_path: Path) -> Iterator[RunningServer]:
     """A server that takes four connections, three of one address."""
     with running(tokenizer, tmp_path, http_limits={"max_connections": 4}) as server:
         yield server
@@ -360,12 +375,16 @@ def test_ops_04_flt_01_connections_are_bounded_for_each_address_and_in_all(
     assert "at most 4 may be open, 3 from one address" in lines[0]
 
 
-def test_a_flood_of_silent_connections_leaves_health_and_the_admin_socket(narrow: RunningServer) -> None:
+def test_a_flood_of_silent_connections_leaves_health_and_the_admin_socket(
+    narrow: RunningServer, opened: list[Connections]
+) -> None:
     with ExitStack() as stack:
         flood = [stack.enter_context(connect(narrow)) for _ in range(3 + 2 * MAX_HEALTH_CONNECTIONS)]
         assert fresh(narrow, "/health")[0] == 200
         assert narrow.frame().health == "ok"
         assert read_all(flood[3]) == "", "the oldest beyond the limit made room"
+        assert len(opened[0]) <= 3 + MAX_HEALTH_CONNECTIONS
+    narrow.until(lambda _: len(opened[0]) == 0)
 
 
 def test_a_served_connection_beyond_the_limit_does_not_stay(narrow: RunningServer) -> None:
@@ -435,6 +454,23 @@ def test_a_client_that_does_not_read_is_cut_off_and_its_handler_ends(
         assert received.startswith("HTTP/1.1 200")
         assert "[DONE]" not in received
         assert server.chat("say: fine").json()["choices"][0]["message"]["content"] == "fine"
+
+
+def test_an_answer_that_nobody_takes_does_not_keep_a_closing_connection_open(
+    tokenizer: Path, tmp_path: Path, opened: list[Connections], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listeners, "SEND_BUFFER", 1 << 14)
+    body = json.dumps({"messages": [{"role": "user", "content": "forever"}], "logprobs": True, "top_logprobs": 9})
+    with running(tokenizer, tmp_path, http_limits={"send_timeout": SHORT}) as server, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+        connection.settimeout(20)
+        connection.connect(("127.0.0.1", server.port))
+        connection.sendall(f"{CHAT}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        server.until(lambda frame: frame.counters.finished == 1)
+        server.until(lambda _: len(opened[0]) == 0)
+        answer = read_all(connection)
+        assert answer.startswith("HTTP/1.1 200")
+        assert not answer.endswith("}"), "it was cut off"
 
 
 def test_a_client_that_reads_slowly_but_steadily_is_not_cut_off(

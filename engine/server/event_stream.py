@@ -1,56 +1,21 @@
-"""Answers on the wire: one JSON document, or server-sent events; and a client that leaves is noticed at once."""
+"""An answer as server-sent events, in OpenAI's shape."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator
+from typing import Any
 
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from slotdeck.engine.server.client_watch import ClientWatch
+from slotdeck.engine.server.completion import logprobs_document
 from slotdeck.engine.server.errors import ApiError, log_unexpected
 from slotdeck.engine.server.generation import Generation
 
 HEARTBEAT = b": waiting\n\n"
 DONE = b"data: [DONE]\n\n"
-
-Result = TypeVar("Result")
-
-
-class ClientGoneError(Exception):
-    """The client closed the connection before its answer was complete."""
-
-
-class ClientWatch:
-    """Listens for the end of the connection while the answer is made. Start it when the body has been read."""
-
-    def __init__(self, receive: Receive) -> None:
-        self._task = asyncio.create_task(self._wait(receive))
-
-    @staticmethod
-    async def _wait(receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-
-    async def race(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Result of ``work``; raises ClientGoneError, and cancels it, when the client leaves first."""
-        task = asyncio.create_task(work)
-        try:
-            await asyncio.wait({task, self._task}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            if not task.done():
-                task.cancel()
-        if task.cancelled() or not task.done():
-            raise ClientGoneError
-        return task.result()
-
-    def when_gone(self, call: Callable[[], None]) -> None:
-        self._task.add_done_callback(lambda task: None if task.cancelled() else call())
-
-    def close(self) -> None:
-        self._task.cancel()
 
 
 class EventStream(Response):
@@ -106,7 +71,7 @@ class EventStream(Response):
                     chunk += self._event(delta.index, {"role": "assistant", "content": ""})
                 if delta.text or delta.logprobs:
                     chunk += self._event(
-                        delta.index, {"content": delta.text}, _logprobs(self._generation, delta.logprobs)
+                        delta.index, {"content": delta.text}, logprobs_document(self._generation, delta.logprobs)
                     )
                 if delta.finish_reason:
                     chunk += self._event(delta.index, {}, finish_reason=delta.finish_reason)
@@ -128,40 +93,5 @@ class EventStream(Response):
         return f'data: {self._head}, "choices": [{json.dumps(body)}]{self._tail}}}\n\n'.encode()
 
 
-def _logprobs(generation: Generation, entries: Sequence[Any]) -> dict[str, Any] | None:
-    """``logprobs`` of a choice; null unless they were asked for."""
-    return None if generation.chat.sampling.top_logprobs is None else {"content": list(entries), "refusal": None}
-
-
 def _error_event(error: ApiError) -> bytes:
     return f"data: {json.dumps(error.body())}\n\n".encode()
-
-
-async def complete(generation: Generation, model_id: str) -> JSONResponse:
-    """The whole answer as one document. Raises ApiError when it failed."""
-    texts: dict[int, list[str]] = {choice: [] for choice in range(generation.chat.n)}
-    logprobs: dict[int, list[Any]] = {choice: [] for choice in texts}
-    reasons: dict[int, str | None] = {}
-    async for delta in generation.deltas(None):
-        if delta is not None:
-            texts[delta.index].append(delta.text)
-            logprobs[delta.index] += delta.logprobs
-            reasons[delta.index] = delta.finish_reason
-    return JSONResponse(
-        {
-            "id": generation.id,
-            "object": "chat.completion",
-            "created": generation.created,
-            "model": model_id,
-            "choices": [
-                {
-                    "index": choice,
-                    "message": {"role": "assistant", "content": "".join(text)},
-                    "logprobs": _logprobs(generation, logprobs[choice]),
-                    "finish_reason": reasons[choice],
-                }
-                for choice, text in texts.items()
-            ],
-            "usage": generation.usage(),
-        }
-    )

@@ -1,0 +1,55 @@
+"""From the body of a chat request to its prompt in tokens. Runs in the threads of the tokenizer pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slotdeck.engine.server.chat_request import ChatRequest, read_chat_request, read_json
+from slotdeck.engine.server.context import ServerContext
+from slotdeck.engine.server.errors import TOO_LONG, ApiError, invalid
+from slotdeck.engine.text.template import ChatTemplateError
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A valid chat request and its prompt."""
+
+    chat: ChatRequest
+    token_ids: list[int]
+
+
+def prepare(context: ServerContext, body: bytes | bytearray) -> Prepared:
+    """Validate and tokenise. Raises ApiError 400 or 404 for whatever the client can fix."""
+    chat = read_chat_request(read_json(body), context.model.id, context.model.vocabulary)
+    depth = context.engine.queue_depth
+    if chat.n > depth + 1:  # the first computes the prompt while the others wait
+        raise invalid("n", f"'n' is {chat.n}, but the queue of this server holds {depth}: ask for at most {depth + 1}")
+    text, limit = context.text, context.engine.max_request_tokens
+    if not text.has_chat_template:
+        raise invalid("messages", "this model has no chat template, so it cannot chat; serve an instruct model")
+    # A prompt that cannot fit is not worth tokenising: each message takes at least one token, and so does each stretch
+    # of text as long as the longest token.
+    num_characters = sum(len(message["content"]) for message in chat.messages)
+    at_least = max(text.min_num_tokens(num_characters), len(chat.messages))
+    if at_least >= limit:
+        raise prompt_too_long(f"at least {at_least}", limit)
+    try:
+        token_ids = text.encode_chat(chat.messages)
+    except ChatTemplateError as error:
+        logged = "its messages do not fit the chat template"  # whose own sentence may quote them
+        raise invalid("messages", str(error), code="chat_template_error", logged=logged) from error
+    if not token_ids:
+        raise invalid("messages", "the conversation renders to an empty prompt")
+    if len(token_ids) >= limit:
+        raise prompt_too_long(str(len(token_ids)), limit)
+    return Prepared(chat, token_ids)
+
+
+def prompt_too_long(count: str, limit: int) -> ApiError:
+    """400: a prompt of ``count`` tokens does not fit a context of ``limit`` tokens."""
+    return invalid(
+        "messages",
+        f"the prompt has {count} tokens, but the context of this server is {limit} tokens and one must be left for "
+        f"the answer: send at most {limit - 1}, or have the admin raise --context",
+        code=TOO_LONG,
+    )
