@@ -205,7 +205,6 @@ class Replayed:
     """Stands in for the engine of a recording, so that a history can be made of it."""
 
     def __init__(self, frames: list[Frame]) -> None:
-        self.info = frames[-1].engine
         self.telemetry = Telemetry(lambda: 0.0, lambda: frames[-1].time)
         self._frames = iter(frames)
 

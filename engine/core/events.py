@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Literal
 
 from slotdeck.engine.core.request import Request
@@ -30,7 +30,9 @@ PreemptionCause = Literal["pool_full", "pool_shrunk", "step_failed"]
 """Why a request lost its KV: another one needed the blocks, the pool was made smaller, or a fault made it unsafe."""
 
 
-class EventKind(Enum):
+class EventKind(StrEnum):
+    """What can happen to a request."""
+
     ADMITTED = "admitted"
     RESUMED = "resumed"
     PREEMPTED = "preempted"

@@ -12,26 +12,16 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from slotdeck.engine.core.events import EventKind
+
 FRAME_VERSION = 1
 
 Health = Literal["ok", "starting", "draining", "fault"]
 SlotState = Literal["idle", "prefill", "decode", "held", "preempted", "swapped"]
-EventKind = Literal[
-    "admitted",
-    "first_token",
-    "preempted",
-    "resumed",
-    "finished",
-    "cancelled",
-    "failed",
-    "rejected",
-    "setting_changed",
-    "engine_fault",
-    "draining",
-    "too_long",
-    "invalid",
-    "note",
-]
+FrameEventKind = (
+    EventKind | Literal["setting_changed", "engine_fault", "draining", "too_long", "invalid", "note"]
+)  # fmt: skip
+"""Of an event: what happened to a request in the scheduler, to a request refused before it, or to the engine."""
 
 
 class Part(BaseModel):
@@ -249,7 +239,7 @@ class FrameEvent(Part):
     """One thing that happened. ``text`` is one plain sentence without any client text but the user's label."""
 
     time: float
-    kind: EventKind
+    kind: FrameEventKind
     text: str
     request_id: str | None = None
     user: str | None = None

@@ -105,6 +105,7 @@ def build_frame(
     events, cursor = telemetry.events_since(event_cursor)
     minute, ten_minutes = telemetry.windows()
     generated, prompt = telemetry.rates()
+    notes = telemetry.notes()
     frame = Frame(
         boot_id=boot_id,
         sequence=sequence,
@@ -112,7 +113,7 @@ def build_frame(
         uptime=telemetry.uptime,
         health=health,
         health_reason=health_reason,
-        engine=engine,
+        engine=engine.model_copy(update={"notes": (*engine.notes, *notes)}) if notes else engine,
         limits=limits,
         pool=seen.pool,
         slots=_with_percentiles(seen),

@@ -14,7 +14,7 @@ import numpy as np
 from slotdeck.engine.core.events import Event, EventKind, PreemptionCause
 from slotdeck.engine.core.step import SchedulerOutput
 from slotdeck.engine.telemetry.estimate import Pace
-from slotdeck.engine.telemetry.frame import CounterInfo, FrameEvent, WindowInfo
+from slotdeck.engine.telemetry.frame import CounterInfo, FrameEvent, FrameEventKind, WindowInfo
 from slotdeck.engine.telemetry.metrics import Metrics
 from slotdeck.engine.telemetry.refused import RefusedClients
 from slotdeck.engine.telemetry.requests.log import RequestLog
@@ -59,6 +59,7 @@ class Telemetry:
         self._generated = Samples(TEN_MINUTES)
         self._prompt = Samples(TEN_MINUTES)
         self._refused = RefusedClients(clock)
+        self._notes: dict[str, str] = {}
         self._windows: tuple[WindowInfo, WindowInfo] | None = None
         self._windows_time = 0.0
         self._started = clock()
@@ -92,7 +93,7 @@ class Telemetry:
     def count_rejected(self, user: str, reason: str, count: int = 1) -> None:
         """It (or ``count`` answers to one prompt) ended as refused (503)."""
         self._count("rejected", count)
-        self.log("rejected", f"{user} refused: {reason}", user=user)
+        self.log(EventKind.REJECTED, f"{user} refused: {reason}", user=user)
 
     def count_cancelled_before_queue(self) -> None:
         """Its client left while it was still being tokenised."""
@@ -109,13 +110,19 @@ class Telemetry:
         with self._lock:
             self._counts[name] += by
 
-    def log(self, kind: Any, text: str, **fields: Any) -> None:
+    def log(self, kind: FrameEventKind, text: str, **fields: Any) -> None:
         """Append one event; ``text`` holds no client text but the user's label."""
         with self._lock:
             self._events.append(FrameEvent(time=self.wall(), kind=kind, text=text, **fields))
             self.event_cursor += 1
         if kind == "setting_changed":
             self.requests.on_change(text)
+
+    def set_note(self, topic: str, text: str | None) -> None:
+        """Show ``text`` among the engine's notes until another one of the same ``topic`` replaces it, or ``None``."""
+        with self._lock:
+            kept = {name: note for name, note in self._notes.items() if name != topic}
+            self._notes = kept if text is None else kept | {topic: text}
 
     # -- from the loop --------------------------------------------------------------------------------------
 
@@ -151,7 +158,7 @@ class Telemetry:
 
     def _log(self, event: Event, text: str) -> None:
         request = event.request
-        self.log(event.kind.value, text, request_id=request.id, user=request.user, slot=request.slot)
+        self.log(event.kind, text, request_id=request.id, user=request.user, slot=request.slot)
 
     @staticmethod
     def _who(event: Event) -> str:
@@ -246,6 +253,10 @@ class Telemetry:
         with self._lock:
             counts = self._counts.copy()
         return CounterInfo(**counts)
+
+    def notes(self) -> tuple[str, ...]:
+        """The notes that are set now, the oldest first."""
+        return tuple(self._notes.values())
 
     def events_since(self, cursor: int) -> tuple[tuple[FrameEvent, ...], int]:
         """Events logged after ``cursor`` (at most the last 1000) and the new cursor."""

@@ -35,7 +35,6 @@ class Picture:
     def __init__(self) -> None:
         from slotdeck.engine.telemetry.telemetry import Telemetry
 
-        self.info = made.ENGINE
         self.telemetry = Telemetry(lambda: 0.0, lambda: made.START)
         self.boot_id = "boot-1"
 

@@ -13,7 +13,6 @@ class Scripted:
     """Stands in for an engine whose frames are given, one for each second."""
 
     def __init__(self, seconds: list[Frame]) -> None:
-        self.info = frames.ENGINE
         self.telemetry = Telemetry(lambda: 0.0, lambda: frames.START)
         self._seconds = iter(seconds)
 

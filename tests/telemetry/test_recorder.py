@@ -125,7 +125,7 @@ async def test_what_is_no_database_is_set_aside_with_a_sentence(tmp_path: Path) 
     assert [record.request_id for record in recording.history.requests(0, FOREVER)] == ["a"]
     (note,) = recording.notes()
     assert "set aside as" in note
-    assert recording.bench.loop.info.notes[-1] == note
+    assert recording.bench.loop.frame(1, 0)[0].engine.notes[-1] == note
     await recording.close()
 
 
@@ -174,13 +174,13 @@ async def test_a_full_disk_stops_recording_with_one_event_and_it_resumes(recordi
     assert not recorder.recording
     (note,) = recording.notes()
     assert "history is not recorded: database or disk is full" in note
-    assert note in recording.bench.loop.info.notes
+    assert note in recording.bench.loop.frame(1, 0)[0].engine.notes
 
     await recorder.open()
     await recording.serve("b")
     await recording.write()
     assert recording.notes()[1:] == ["history is recorded again"]
-    assert recording.bench.loop.info.notes == ()
+    assert recording.bench.loop.frame(1, 0)[0].engine.notes == ()
     assert [record.request_id for record in recording.history.requests(0, FOREVER)][-1] == "b"
 
 

@@ -17,7 +17,7 @@ from typing import Protocol
 from slotdeck.engine.core.events import Event
 from slotdeck.engine.paths import history_path
 from slotdeck.engine.settings import StartSettings
-from slotdeck.engine.telemetry.frame import EngineInfo, Frame, FrameEvent
+from slotdeck.engine.telemetry.frame import Frame, FrameEvent, FrameEventKind
 from slotdeck.engine.telemetry.history.schema import RequestRecord
 from slotdeck.engine.telemetry.history.writer import FAILURES, MEGABYTE, HistoryWriter
 from slotdeck.engine.telemetry.telemetry import Telemetry
@@ -37,16 +37,15 @@ MAX_ENDED = 10_000
 DAY = 86_400.0
 
 
-class Recorded(Protocol):
+class RecordedEngine(Protocol):
     """What is recorded; the engine loop in the product."""
 
-    info: EngineInfo
     telemetry: Telemetry
 
     def frame(self, sequence: int, event_cursor: int) -> tuple[Frame, int]: ...
 
 
-def open_recorder(engine: Recorded, settings: StartSettings) -> Recorder | None:
+def open_recorder(engine: RecordedEngine, settings: StartSettings) -> Recorder | None:
     """What writes the history of ``engine``; ``None`` when the settings want none."""
     if settings.history_days == 0:
         return None
@@ -56,12 +55,11 @@ def open_recorder(engine: Recorded, settings: StartSettings) -> Recorder | None:
 class Recorder:
     """Writes ``path`` until told to stop. ``days`` and ``megabytes`` bound what is kept; the oldest goes first."""
 
-    def __init__(self, engine: Recorded, path: Path, *, days: float, megabytes: float) -> None:
+    def __init__(self, engine: RecordedEngine, path: Path, *, days: float, megabytes: float) -> None:
         self._engine = engine
         self._writer = HistoryWriter(path)
         self._days = days
         self._bytes = megabytes * MEGABYTE
-        self._note: str | None = None
         self._problem: str | None = None
         self._cursor = 0
         self._sequence = 0
@@ -161,13 +159,10 @@ class Recorder:
             self._tell(f"history is not recorded: {error}; tried again each minute")
 
     def _tell(self, text: str, *, lasting: bool = True) -> None:
-        """An event for those who watch now, and a note for those who come later."""
+        """Log an event for those who watch now and, if it lasts, set a note for those who connect later."""
         log.warning("%s", text)
         self._engine.telemetry.log("note", text)
-        others = tuple(note for note in self._engine.info.notes if note != self._note)
-        self._note = text if lasting else None
-        notes = (*others, text) if lasting else others
-        self._engine.info = self._engine.info.model_copy(update={"notes": notes})
+        self._engine.telemetry.set_note("history", text if lasting else None)
 
 
 async def _within(seconds: float, event: asyncio.Event) -> bool:
@@ -182,7 +177,7 @@ async def _within(seconds: float, event: asyncio.Event) -> bool:
 def thinned(events: Iterable[FrameEvent], now: float, missed: int = 0) -> tuple[FrameEvent, ...]:
     """The events of one second with the excess of a flood counted instead of kept; ``missed`` ones were never seen."""
     kept: list[FrameEvent] = []
-    seen: Counter[str] = Counter()
+    seen: Counter[FrameEventKind] = Counter()
     for event in events:
         seen[event.kind] += 1
         if seen[event.kind] <= SAME_KIND_KEPT:
@@ -190,7 +185,7 @@ def thinned(events: Iterable[FrameEvent], now: float, missed: int = 0) -> tuple[
     for kind, number in seen.items():
         if number > SAME_KIND_KEPT:
             text = f"and {number - SAME_KIND_KEPT} more of this kind within the same second"
-            kept.append(FrameEvent(time=now, kind=kind, text=text))  # type: ignore[arg-type]
+            kept.append(FrameEvent(time=now, kind=kind, text=text))
     if missed > 0:
         kept.append(FrameEvent(time=now, kind="note", text=f"{missed} further events came too fast to be recorded"))
     return tuple(kept)
