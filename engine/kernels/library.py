@@ -14,7 +14,7 @@ from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,10 +30,11 @@ BLOCK = 32
 TILE = 32
 """Columns of a product are padded to this."""
 PANEL = 16
-MIN_TEMPERATURE = 1e-4
-"""A lower one is taken as this: the best token, but for ties."""
 KV_TYPES = {"fp32": 0, "bf16": 1, "fp16": 2, "int8": 3}
 """Types of the KV pool that the attention kernel reads."""
+
+WEIGHT_BITS = {"int8": 8, "int4": 4}
+"""Bits of one weight in the products of the layers, by the type of the weights."""
 
 PARTS = ("embedding", "norms", "qkv", "attention", "output", "gate_up", "down", "head", "draw")
 """Parts of a step, in the order of the library's counters. ``qkv`` has the rotary embedding and the writing of K and V,
@@ -58,7 +59,7 @@ class _Layer(ctypes.Structure):
 
 class _Model(ctypes.Structure):
     _fields_ = [
-        *((name, c_int32) for name in ("hidden", "heads", "kv_heads", "head_dim", "inner", "vocab", "layers")),
+        *((name, c_int32) for name in ("hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab", "layers")),
         ("block_size", c_int32),
         ("eps", c_float),
         ("head_stride", c_int32),
@@ -78,21 +79,21 @@ class _Draw(ctypes.Structure):
         ("position", c_uint64),
         ("top_k", c_int64),
         ("top_p", c_double),
-        ("scale", c_float),
+        ("inverse_temperature", c_float),
         ("min_p", c_float),
     ]
 
 
 class _Step(ctypes.Structure):
     _fields_ = [
-        *((name, c_int32) for name in ("tokens", "spans", "greedy", "logit_rows", "draws")),
-        *((name, c_void_p) for name in ("token_ids", "positions", "slots", "span_start", "span_count")),
-        ("span_blocks", c_void_p),
+        *((name, c_int32) for name in ("num_tokens", "num_spans", "num_greedy", "num_logit_rows", "num_draws")),
+        *((name, c_void_p) for name in ("token_ids", "positions", "slot_mapping", "span_starts", "span_counts")),
+        ("table_offsets", c_void_p),
         ("blocks", c_void_p),
         ("kv_type", c_int32),
         ("num_blocks", c_int32),
         *((name, c_void_p) for name in ("keys", "values", "key_scales", "value_scales")),
-        *((name, c_void_p) for name in ("greedy_tokens", "best", "logit_tokens", "logits", "finite", "draw", "drawn")),
+        *((name, c_void_p) for name in ("greedy_rows", "greedy", "logit_rows", "logits", "finite", "draws", "drawn")),
     ]
 
 
@@ -159,7 +160,7 @@ class PackedModel:
     heads: int
     kv_heads: int
     head_dim: int
-    inner: int
+    intermediate: int
     vocab: int
     eps: float
     block_size: int
@@ -189,7 +190,7 @@ class PackedModel:
                 )
             )
             model = _Model(
-                self.hidden, self.heads, self.kv_heads, self.head_dim, self.inner, self.vocab, len(self.layers),
+                self.hidden, self.heads, self.kv_heads, self.head_dim, self.intermediate, self.vocab, len(self.layers),
                 self.block_size, self.eps, self.head_stride, self.window, _address(self.embedding),
                 _address(self.norm), _address(self.inverse_frequencies), self.head._structure(), layers,
             )  # fmt: skip
@@ -221,56 +222,80 @@ class Pool:
         return self._addresses
 
 
-class Draw(NamedTuple):
-    """How one token is drawn. The draw depends on ``seed``, of which 64 bits count, and ``position`` alone."""
+class DrawParameters(Protocol):
+    """How to draw one token. The draw depends on ``seed``, of which 64 bits count, and on ``position`` alone."""
 
-    token: int
-    """Row of the batch after which a token is wanted."""
-    seed: int
-    position: int
-    temperature: float
-    """Above 0; see MIN_TEMPERATURE."""
-    top_k: int
-    """The likeliest to draw from; 0: all."""
-    top_p: float
-    """Least share of all probability to draw from, the likeliest first; 1: all."""
-    min_p: float
-    """Least probability of a token to be drawn, as a share of the likeliest's."""
+    @property
+    def token(self) -> int:
+        """Row of the batch after which a token is wanted."""
+        ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def inverse_temperature(self) -> float: ...
+
+    @property
+    def top_k(self) -> int:
+        """Draw among this many most likely tokens; 0: all."""
+        ...
+
+    @property
+    def top_p(self) -> float:
+        """Draw among the most likely tokens that together reach this share of the probability; 1: all."""
+        ...
+
+    @property
+    def min_p(self) -> float:
+        """Draw among tokens that are at least this likely, as a share of the most likely one's probability; 0: all."""
+        ...
 
 
 @dataclass(slots=True)
 class StepInput:
-    """A flat batch of T tokens in S spans (consecutive tokens of one sequence), and whose next token is wanted.
+    """A flat batch of T tokens in S spans, and the rows whose next token is wanted.
 
-    [T]: ``token_ids``, ``positions``, ``slots`` (block x 16 + offset). [S]: ``span_start`` (first position),
-    ``span_count``, ``span_blocks`` (where a span's table begins in ``blocks``). ``greedy_tokens`` and ``logit_tokens``
-    are rows of the batch, of which the best token and the logits are wanted; of ``draws`` a token is drawn.
+    A span is consecutive tokens of one sequence. A row is a token's index in the batch.
     """
 
     token_ids: Sequence[int]
+    """[T]"""
     positions: Sequence[int]
-    slots: Sequence[int]
-    span_start: Sequence[int]
-    span_count: Sequence[int]
-    span_blocks: Sequence[int]
+    """[T]"""
+    slot_mapping: Sequence[int]
+    """[T]: where K and V of each token go in the pool, block x 16 + offset."""
+    span_starts: Sequence[int]
+    """[S]: position of the span's first token."""
+    span_counts: Sequence[int]
+    """[S]"""
+    table_offsets: Sequence[int]
+    """[S]: where the span's block table begins in ``blocks``."""
     blocks: Sequence[int]
-    greedy_tokens: Sequence[int]
-    logit_tokens: Sequence[int]
-    draws: Sequence[Draw] = ()
+    """All block tables, one after another."""
+    greedy_rows: Sequence[int]
+    """Rows whose most likely next token is wanted."""
+    logit_rows: Sequence[int]
+    """Rows whose logits are wanted."""
+    draws: Sequence[DrawParameters] = ()
+    """Tokens to draw."""
 
 
 @dataclass(slots=True)
 class StepOutput:
-    """What a step computed."""
+    """The result of one step."""
 
-    best: np.ndarray
-    """int64 [len(greedy_tokens)], the token of the largest logit; -1 where a logit is not finite."""
+    greedy: np.ndarray
+    """int64 [len(greedy_rows)]: the first token with the largest logit; -1 where a logit is not finite."""
     finite: np.ndarray
-    """bool [T], whether all that was computed for a token is finite."""
+    """bool [T]: whether everything computed for a token is finite."""
     logits: np.ndarray
-    """fp32 [len(logit_tokens), vocab]"""
+    """fp32 [len(logit_rows), vocab]"""
     drawn: list[int]
-    """Tokens, one for each of ``draws``; -1 where a logit is not finite."""
+    """One token for each of ``draws``; -1 where a logit is not finite."""
 
 
 class Kernels:
@@ -296,36 +321,36 @@ class Kernels:
 
     def step(self, model: PackedModel, pool: Pool, batch: StepInput) -> StepOutput:
         """Compute a flat batch and write its K and V into the pool. Raises MemoryError."""
-        # All numbers of a kind in one array: making an array and asking where it is costs microseconds, some twenty of
-        # them for each array when the weights have just pushed Python out of the caches.
+        # All numbers of one type go into one array. To create an array and ask for its address takes microseconds, and
+        # some twenty of them when the weights have just evicted Python from the caches.
         wide = (
             batch.token_ids,
             batch.positions,
-            batch.slots,
-            batch.span_blocks,
-            batch.greedy_tokens,
-            batch.logit_tokens,
+            batch.slot_mapping,
+            batch.table_offsets,
+            batch.greedy_rows,
+            batch.logit_rows,
         )
-        narrow = (batch.span_start, batch.span_count, batch.blocks)
+        narrow = (batch.span_starts, batch.span_counts, batch.blocks)
         wide_numbers = np.array([*chain.from_iterable(wide)], np.int64)
         narrow_numbers = np.array([*chain.from_iterable(narrow)], np.int32)
-        token_ids, positions, slots, span_blocks, greedy, logit_tokens = _places(wide_numbers, wide)
-        span_start, span_count, blocks = _places(narrow_numbers, narrow)
-        best = np.empty(len(batch.greedy_tokens), np.int64)
+        token_ids, positions, slot_mapping, table_offsets, greedy_rows, logit_rows = _addresses(wide_numbers, wide)
+        span_starts, span_counts, blocks = _addresses(narrow_numbers, narrow)
+        greedy = np.empty(len(batch.greedy_rows), np.int64)
         finite = np.empty(len(batch.token_ids), np.bool_)
-        logits = np.empty((len(batch.logit_tokens), model.vocab), np.float32)
+        logits = np.empty((len(batch.logit_rows), model.vocab), np.float32)
         draws = _draws(batch.draws)
         drawn = (c_int64 * len(batch.draws))()
         step = _Step(
-            len(finite), len(batch.span_start), len(best), len(logits), len(draws),
-            token_ids, positions, slots, span_start, span_count, span_blocks, blocks,
+            len(finite), len(batch.span_starts), len(greedy), len(logits), len(draws),
+            token_ids, positions, slot_mapping, span_starts, span_counts, table_offsets, blocks,
             KV_TYPES[pool.kv_type], pool.num_blocks, *pool._by_layer(),
-            greedy, best.ctypes.data, logit_tokens, logits.ctypes.data, finite.ctypes.data,
+            greedy_rows, greedy.ctypes.data, logit_rows, logits.ctypes.data, finite.ctypes.data,
             ctypes.addressof(draws), ctypes.addressof(drawn),
         )  # fmt: skip
         if self._library.slotdeck_step(self._handle, ctypes.byref(model._structure()), ctypes.byref(step)):
             raise MemoryError("not enough memory for the buffers of this step")
-        return StepOutput(best, finite, logits, list(drawn))
+        return StepOutput(greedy, finite, logits, list(drawn))
 
     def seconds(self) -> dict[str, float]:
         """What each of PARTS has taken in all steps so far, waiting for other threads included. Any thread may ask,
@@ -344,7 +369,7 @@ class Kernels:
             raise MemoryError("not enough memory for the buffers of this product")
         return out
 
-    def draw(self, logits: np.ndarray, draws: Sequence[Draw]) -> list[int]:
+    def draw(self, logits: np.ndarray, draws: Sequence[DrawParameters]) -> list[int]:
         """A token for each row of ``logits`` fp32 [len(draws), vocab], as a step draws it; -1: not finite."""
         drawn = (c_int64 * len(draws))()
         if self._library.slotdeck_draw(
@@ -377,21 +402,18 @@ def empty(columns: int, depth: int, bits: int = 8) -> Packed:
     return Packed(np.full(codes, 128 if bits == 8 else 0, np.uint8), np.zeros(scales, np.uint16))
 
 
-def _draws(draws: Sequence[Draw]) -> ctypes.Array[_Draw]:
+def _draws(draws: Sequence[DrawParameters]) -> ctypes.Array[_Draw]:
     return (_Draw * len(draws))(
-        *(
-            _Draw(d.token, d.seed, d.position, d.top_k, d.top_p, 1 / max(d.temperature, MIN_TEMPERATURE), d.min_p)
-            for d in draws
-        )
+        *(_Draw(d.token, d.seed, d.position, d.top_k, d.top_p, d.inverse_temperature, d.min_p) for d in draws)
     )
 
 
-def _places(numbers: np.ndarray, parts: Sequence[Sequence[int]]) -> Iterator[int]:
-    """Addresses of the parts of which ``numbers`` was made, in order."""
-    place = numbers.ctypes.data
+def _addresses(numbers: np.ndarray, parts: Sequence[Sequence[int]]) -> Iterator[int]:
+    """Address of each of the parts that were joined into ``numbers``, in order."""
+    address = numbers.ctypes.data
     for part in parts:
-        yield place
-        place += len(part) * numbers.itemsize
+        yield address
+        address += len(part) * numbers.itemsize
 
 
 def _address(array: np.ndarray) -> int:

@@ -18,26 +18,11 @@ from gguf.quants import dequantize
 
 from slotdeck.engine.kernels.four_bits import FourBits
 from slotdeck.engine.kernels.library import BLOCK
-from slotdeck.engine.model.config import ModelConfig, config_from_gguf
+from slotdeck.engine.model.config import ModelConfig
 from slotdeck.engine.model.errors import ModelError
+from slotdeck.engine.model.llama.config import config_from_gguf
+from slotdeck.engine.model.llama.tensors import hugging_face_name, interleaved_heads
 
-_LAYER_NAMES = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_TOP_NAMES = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
-    "rope_freqs.weight": "rope_freqs.weight",
-}
 _FOUR_BITS = {GGMLQuantizationType.Q4_0: 2, GGMLQuantizationType.Q4_1: 4}
 """Types on the grid of 4-bit weights, and the bytes of a block before its codes."""
 _PLAIN_TYPES = {GGMLQuantizationType.F32, GGMLQuantizationType.F16}
@@ -113,7 +98,7 @@ class GGUFCheckpoint:
         self.config: ModelConfig = config_from_gguf(
             scalars, id, vocab_size=int(shape[1]), tied="output.weight" not in tensors
         )
-        self._tensors = {_hugging_face_name(name): tensor for name, tensor in tensors.items()}
+        self._tensors = {hugging_face_name(name): tensor for name, tensor in tensors.items()}
 
     @property
     def files(self) -> list[Path]:
@@ -139,7 +124,7 @@ class GGUFCheckpoint:
     def get(self, name: str) -> torch.Tensor:
         """The tensor in 32 bit (16 bit if stored so). Safe to call from several threads."""
         result = self._dequantised(name, slice(None))
-        heads = self._heads(name)
+        heads = interleaved_heads(name, self.config)
         return result if heads is None else result[_rotate_half_order(len(result), heads)]
 
     def rows(self, name: str, first: int, count: int) -> torch.Tensor:
@@ -160,14 +145,8 @@ class GGUFCheckpoint:
         halves = blocks[..., head:]
         codes = np.concatenate([halves & 15, halves >> 4], -1).reshape(len(blocks), -1)
         found = FourBits(codes, steps, minima)
-        heads = self._heads(name)
+        heads = interleaved_heads(name, self.config)
         return found if heads is None else found.arranged(_rotate_half_order(len(codes), heads))
-
-    def _heads(self, name: str) -> int | None:
-        """Heads of a tensor whose rows llama.cpp stores in another order; None for all others."""
-        if name.endswith("q_proj.weight"):
-            return self.config.num_heads
-        return self.config.num_kv_heads if name.endswith("k_proj.weight") else None
 
     def _dequantised(self, name: str, rows: slice) -> torch.Tensor:
         tensor = self._tensors[name]
@@ -189,12 +168,3 @@ class GGUFCheckpoint:
 def _rotate_half_order(rows: int, heads: int) -> np.ndarray:
     """Which row comes where to undo llama.cpp's order of Q and K (pairs interleaved): halves, as rotate_half wants."""
     return np.arange(rows).reshape(heads, rows // heads // 2, 2).transpose(0, 2, 1).reshape(-1)
-
-
-def _hugging_face_name(name: str) -> str:
-    if name in _TOP_NAMES:
-        return _TOP_NAMES[name]
-    parts = name.split(".")
-    if len(parts) == 4 and parts[0] == "blk" and parts[2] in _LAYER_NAMES:
-        return f"model.layers.{parts[1]}.{_LAYER_NAMES[parts[2]]}.{parts[3]}"
-    return name

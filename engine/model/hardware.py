@@ -53,6 +53,12 @@ def cpu_has_fast_bf16() -> bool:
     return any(check is not None and check() for check in checks)
 
 
+def cpu_has_amx() -> bool:
+    """Whether the CPU has AMX matrix units. torch uses them in bf16; the native kernels do not."""
+    check = getattr(torch.cpu, "_is_amx_tile_supported", None)
+    return check is not None and bool(check())
+
+
 def available_memory(device: torch.device) -> int:
     """Bytes that can still be taken on the device without swapping; a container's limit counts."""
     if device.type == "cuda":

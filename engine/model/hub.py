@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slotdeck.engine.model.checkpoint import missing_files
 from slotdeck.engine.model.errors import ModelError, UsageError
+from slotdeck.engine.model.hugging_face_folder import missing_files
 
 _PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 

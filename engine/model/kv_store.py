@@ -188,8 +188,8 @@ class KVStore:
 
     def _make_views(self) -> None:
         """Views of the same memory: one row per (head, token), and one row per (head, block)."""
-        self.made = object()
-        """Another one whenever the tensors are others: who keeps their addresses compares it."""
+        self.generation = object()
+        """Replaced whenever the tensors are. Code that keeps their addresses compares it by identity."""
         rows, width = self.num_kv_heads * self.num_blocks, self.head_dim
         self._key_rows = [tensor.view(-1, width) for tensor in self.keys]
         self._value_rows = [tensor.view(-1, width) for tensor in self.values]

@@ -10,27 +10,32 @@ import logging
 import os
 import re
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from slotdeck.engine.kernels.library import Kernels
-from slotdeck.engine.model.attention import Span
-from slotdeck.engine.model.checkpoint import Checkpoint, HuggingFaceCheckpoint, check_tensors
+from slotdeck.engine.kernels.library import WEIGHT_BITS, Kernels
+from slotdeck.engine.model.attention_backend import Span
+from slotdeck.engine.model.checkpoint import Checkpoint, check_tensors
 from slotdeck.engine.model.config import ModelConfig
-from slotdeck.engine.model.decoder import Batch, Decoder, DecoderWeights, LayerWeights, StepDecoder, inverse_frequencies
 from slotdeck.engine.model.errors import ModelError, UsageError, human_bytes
 from slotdeck.engine.model.fetch import EMBEDDED_ID, embedded_model_path
+from slotdeck.engine.model.four_bit_checkpoint import FourBitCheckpoint
 from slotdeck.engine.model.gguf_file import GGUFCheckpoint
 from slotdeck.engine.model.gguf_tokenizer import tokenizer_folder
 from slotdeck.engine.model.hardware import DTYPES, available_memory, choose_device
 from slotdeck.engine.model.hub import hub_folder
-from slotdeck.engine.model.kv_store import KVStore
-from slotdeck.engine.model.linear import make_linear, packing_works
-from slotdeck.engine.model.native import NATIVE_KV_DTYPE, NativeDecoder, choose_weights
-from slotdeck.engine.model.packing import BITS, packed_bytes, packed_model, packing_bytes
+from slotdeck.engine.model.hugging_face_folder import HuggingFaceCheckpoint
+from slotdeck.engine.model.linear import packing_works
+from slotdeck.engine.model.llama.native_decoder import NATIVE_KV_DTYPE, NativeDecoder
+from slotdeck.engine.model.llama.packing import packed_bytes, packed_model, packing_bytes
+from slotdeck.engine.model.llama.tensors import expected_shapes, ignorable_tensors
+from slotdeck.engine.model.llama.torch_decoder import TorchDecoder
+from slotdeck.engine.model.llama.weights import read_weights
+from slotdeck.engine.model.step_decoder import Batch, StepDecoder
+from slotdeck.engine.model.torch_attention import TorchAttention
+from slotdeck.engine.model.weight_choice import choose_weights
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +98,7 @@ class LoadedModel:
     @property
     def kernels(self) -> str:
         """What computes: "torch", or "native" and the instruction set."""
-        return self.decoder.path
+        return self.decoder.backend_name
 
 
 def load_model(source: str, *, weights: str = "auto", device: str = "auto") -> LoadedModel:
@@ -128,11 +133,12 @@ def load(found: ModelSource) -> LoadedModel:
     with torch.inference_mode():
         decoder: StepDecoder
         if found.kernels is None:
-            decoder = Decoder(config, _convert(found))
+            weights = read_weights(found.checkpoint, DTYPES[found.weights], found.device, _workers())
+            decoder = TorchDecoder(config, weights, TorchAttention(found.device, config.sliding_window))
         else:
             model = packed_model(found.checkpoint, found.kernels, _workers(), found.weights)
             decoder = NativeDecoder(config, model, found.kernels)
-        _check_first_forward(decoder, found.device)
+        _check_first_forward(decoder)
     seconds = time.monotonic() - start
     logger.info("loaded %s in %.1f s", config.id, seconds)
     return LoadedModel(
@@ -157,18 +163,20 @@ def find_model(source: str, *, weights: str = "auto", device: str = "auto") -> M
     """
     place = choose_device(device)
     checkpoint, folder = _open(source)
-    check_tensors(checkpoint)
-    chosen, reason, kernels = choose_weights(weights, place, checkpoint.in_four_bits)
-    notes = [reason]
+    names = checkpoint.shapes
+    check_tensors(checkpoint, expected_shapes(checkpoint.config), ignorable_tensors(checkpoint.config, names))
+    in_four_bits = isinstance(checkpoint, FourBitCheckpoint) and checkpoint.in_four_bits
+    choice = choose_weights(weights, place, in_four_bits)
+    notes = [choice.reason]
     if not checkpoint.config.stop_token_ids:
         notes.append("The model names no end token: answers end only at max_tokens or the context.")
-    weight_bytes, temporary = _estimate(checkpoint, chosen, place)
+    weight_bytes, temporary = _estimate(checkpoint, choice.weights, place)
     return ModelSource(
         checkpoint=checkpoint,
         tokenizer_folder=folder,
         device=place,
-        weights=chosen,
-        kernels=kernels,
+        weights=choice.weights,
+        kernels=choice.kernels,
         weight_bytes=weight_bytes,
         peak_bytes=weight_bytes + temporary,
         notes=tuple(notes),
@@ -206,7 +214,7 @@ def _estimate(checkpoint: Checkpoint, weights: str, device: torch.device) -> tup
     config = checkpoint.config
     layer = config.hidden_size * (config.intermediate_size * 3 + config.num_heads * config.head_dim * 4)
     temporary = 4 * (checkpoint.largest_tensor + _workers() * layer)
-    if weights in BITS:
+    if weights in WEIGHT_BITS:
         return packed_bytes(config, weights), packing_bytes(config, _workers())
     dtype, values = DTYPES[weights], config.num_parameters
     if config.tie_embeddings and device.type == "cpu" and packing_works(dtype):
@@ -218,57 +226,17 @@ def _workers() -> int:
     return min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
-def _convert(found: ModelSource) -> DecoderWeights:
-    """Read, fuse, convert and pack all weights; several layers at a time."""
-    checkpoint, config, device = found.checkpoint, found.config, found.device
-    dtype = DTYPES[found.weights]
-
-    def get(*names: str) -> torch.Tensor:
-        parts = [checkpoint.get(f"{name}.weight") for name in names]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(device=device, dtype=dtype)
-
-    def norm(name: str) -> torch.Tensor:
-        return checkpoint.get(f"{name}.weight").to(device=device, dtype=torch.float32)
-
-    def layer(number: int) -> LayerWeights:
-        prefix = f"model.layers.{number}"
-        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-        with torch.inference_mode():  # holds per thread
-            return LayerWeights(
-                input_norm=norm(f"{prefix}.input_layernorm"),
-                qkv=make_linear(get(f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj")),
-                output=make_linear(get(f"{attention}.o_proj")),
-                mlp_norm=norm(f"{prefix}.post_attention_layernorm"),
-                gate_up=make_linear(get(f"{mlp}.gate_proj", f"{mlp}.up_proj")),
-                down=make_linear(get(f"{mlp}.down_proj")),
-            )
-
-    with ThreadPoolExecutor(_workers()) as pool:
-        layers = pool.map(layer, range(config.num_layers))
-        embedding = get("model.embed_tokens")
-        head = embedding if config.tie_embeddings else get("lm_head")
-        return DecoderWeights(
-            embedding=embedding,
-            layers=tuple(layers),
-            norm=norm("model.norm"),
-            head=make_linear(head),
-            inverse_frequencies=inverse_frequencies(config, checkpoint.rope_factors()).to(device),
-            dtype=dtype,
-            device=device,
-        )
-
-
-def _check_first_forward(decoder: StepDecoder, device: torch.device) -> None:
+def _check_first_forward(decoder: StepDecoder) -> None:
     """Compute a few tokens: weights that overflow or are damaged are found here, not by the first user."""
     config = decoder.config
     count = min(4, config.max_positions)
-    store = KVStore(config, 1, decoder.kv_dtype, device)
-    positions = range(count)
+    store = decoder.allocate_kv(1, decoder.kv_dtype)
+    positions = range(count)  # also the slots of the tokens, since they are in block 0
     batch = Batch(
         token_ids=[position % config.vocab_size for position in positions],
         positions=positions,
-        slots=positions,
-        layout=decoder.lay_out([Span(0, count, [0])], store),
+        slot_mapping=positions,
+        attention_metadata=decoder.build_attention_metadata([Span(0, count, [0])], positions, store),
         logit_rows=positions,
     )
     output = decoder.forward(batch, store)

@@ -17,19 +17,17 @@ import torch
 from slotdeck.engine.core.kv_memory import tokens_that_fit
 from slotdeck.engine.core.request import Request
 from slotdeck.engine.core.step import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
-from slotdeck.engine.kernels.library import Draw
-from slotdeck.engine.model.attention import Span, sort_key
-from slotdeck.engine.model.decoder import Batch
+from slotdeck.engine.model.attention_backend import Span, sort_key
 from slotdeck.engine.model.errors import ModelError, human_bytes
 from slotdeck.engine.model.hardware import available_memory, physical_cores
 from slotdeck.engine.model.kv_store import (
     KV_DTYPES,
-    KVStore,
     give_memory_back,
 )
 from slotdeck.engine.model.kv_swap import HostCopies
 from slotdeck.engine.model.load import LoadedModel
-from slotdeck.engine.model.sampling import NOT_FINITE, plainly_drawn, plainly_greedy, sample
+from slotdeck.engine.model.sampling import NOT_FINITE, inverse_temperature, plainly_drawn, plainly_greedy, sample
+from slotdeck.engine.model.step_decoder import Batch, Draw
 from slotdeck.engine.settings import BLOCK_SIZE
 
 
@@ -61,7 +59,7 @@ class Runner:
         self._decoder.set_threads(self.threads)
         self._refuse_unless_fits(num_blocks)
         with torch.inference_mode():
-            self._store = KVStore(model.config, num_blocks, KV_DTYPES[self.kv_dtype], model.device)
+            self._store = model.decoder.allocate_kv(num_blocks, KV_DTYPES[self.kv_dtype])
         self._host_copies = HostCopies(self._store)
         self.swapped_out = 0
         """Bytes of KV that the latest run() copied to host memory."""
@@ -201,13 +199,13 @@ class Runner:
             output = self._decoder.forward(batch, self._store)
             good = output.finite
         except BaseException:
-            self._clear(batch.slots)  # half-written values must not stay
+            self._clear(batch.slot_mapping)  # half-written values must not stay
             raise
         computed = time.perf_counter()
         result.seconds = {"lay_out": laid_out - began, "forward": computed - laid_out}
         if not good.all():
             self._fail(rows, ends, good, batch, result)
-        for row, token in zip((*wanted.greedy, *wanted.drawn), (*output.best, *output.drawn), strict=True):
+        for row, token in zip((*wanted.greedy, *wanted.drawn), (*output.greedy, *output.drawn), strict=True):
             if row.request.id in result.failures:
                 continue
             if token < 0:
@@ -234,9 +232,9 @@ class Runner:
         for row in rows:
             if not row.samples:
                 continue
-            if self._decoder.chooses and plainly_greedy(row.request):
+            if self._decoder.samples and plainly_greedy(row.request):
                 wanted.greedy.append(row)
-            elif self._decoder.chooses and plainly_drawn(row.request):
+            elif self._decoder.samples and plainly_drawn(row.request):
                 wanted.drawn.append(row)
             else:
                 wanted.logits.append(row)
@@ -250,24 +248,22 @@ class Runner:
         wanted: _Wanted,
     ) -> Batch:
         """The flat batch of rows in order."""
-        layout = self._decoder.lay_out(spans, self._store)
         token_ids: list[int] = []
         positions: list[int] = []
-        slots: list[int] = []
+        slot_mapping: list[int] = []
         for row, span in zip(rows, spans, strict=True):
             reach = range(span.start, span.start + span.count)
             token_ids += row.request.token_ids[reach.start : reach.stop]
             positions += reach
-            blocks = span.blocks
-            slots += [blocks[at // BLOCK_SIZE] * BLOCK_SIZE + at % BLOCK_SIZE for at in reach]
+            slot_mapping += span.slots()
         last = {id(row): end - 1 for row, end in zip(rows, ends, strict=True)}
         return Batch(
             token_ids=token_ids,
             positions=positions,
-            slots=slots,
-            layout=layout,
+            slot_mapping=slot_mapping,
+            attention_metadata=self._decoder.build_attention_metadata(spans, slot_mapping, self._store),
             logit_rows=[last[id(row)] for row in wanted.logits],
-            best_rows=[last[id(row)] for row in wanted.greedy],
+            greedy_rows=[last[id(row)] for row in wanted.greedy],
             draws=[_draw(row.request, last[id(row)]) for row in wanted.drawn],
         )
 
@@ -284,15 +280,15 @@ class Runner:
             part = slice(end - row.count, end)
             if not good[part].all():
                 result.failures[row.request.id] = NOT_FINITE
-                self._clear(batch.slots[part])
+                self._clear(batch.slot_mapping[part])
 
-    def _clear(self, slots: Sequence[int]) -> None:
-        self._store.clear(self._store.token_rows(torch.tensor(slots, device=self.device)))
+    def _clear(self, slot_mapping: Sequence[int]) -> None:
+        self._store.clear(self._store.token_rows(torch.tensor(slot_mapping, device=self.device)))
 
 
 def _draw(request: Request, row: int) -> Draw:
     p = request.sampling
-    return Draw(row, p.seed, request.num_tokens, p.temperature, p.top_k, p.top_p, p.min_p)
+    return Draw(row, p.seed, request.num_tokens, inverse_temperature(p), p.top_k, p.top_p, p.min_p)
 
 
 def kv_type(name: str, default: str) -> str:

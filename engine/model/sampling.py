@@ -16,9 +16,11 @@ import torch.nn.functional as F
 
 from slotdeck.engine.core.request import Request, SamplingParams
 from slotdeck.engine.core.step import TokenLogprobs
-from slotdeck.engine.kernels.library import MIN_TEMPERATURE
 
 NOT_FINITE = "the model computed values that are not finite (NaN or infinity) for this request"
+
+MIN_TEMPERATURE = 1e-4
+"""Lower temperatures count as this one, which picks the most likely token unless others are as likely."""
 
 _PART = 256
 """The vocabulary is walked in parts of this many tokens: first to the part, then inside it."""
@@ -47,6 +49,11 @@ def plainly_drawn(request: Request) -> bool:
     """Whether the next token is drawn from the logits as computed, and nothing else is asked."""
     p = request.sampling
     return p.temperature > 0 and p.top_k != 1 and p.top_logprobs is None and not _changes(request)
+
+
+def inverse_temperature(params: SamplingParams) -> float:
+    """1 / temperature, bounded."""
+    return 1 / max(params.temperature, MIN_TEMPERATURE)
 
 
 def sample(logits: torch.Tensor, requests: Sequence[Request]) -> Sampled:
@@ -156,7 +163,7 @@ def _changes(request: Request) -> bool:
 
 def _draw(logits: torch.Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[int]:
     device = logits.device
-    scale = torch.tensor([1 / max(p.temperature, MIN_TEMPERATURE) for p in params], dtype=torch.float32, device=device)
+    scale = torch.tensor([inverse_temperature(p) for p in params], dtype=torch.float32, device=device)
     # The best token gets weight 1, so that a small temperature cannot overflow.
     weights = (logits - logits.amax(-1, keepdim=True)).mul_(scale[:, None]).exp_()
     for index, p in enumerate(params):

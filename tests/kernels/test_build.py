@@ -16,7 +16,7 @@ from slotdeck.engine.kernels.build import BuildError, library_path
 from slotdeck.engine.kernels.library import Kernels, instruction_sets
 from slotdeck.engine.model.errors import ModelError
 from slotdeck.engine.model.load import load_model
-from slotdeck.engine.model.native import choose_weights
+from slotdeck.engine.model.weight_choice import choose_weights
 from tests.kernels.library import PATH
 from tests.support.tiny_models import save_tiny_llama
 
@@ -87,9 +87,9 @@ def test_an_instruction_set_the_cpu_lacks_is_refused() -> None:
 
 def test_weights_are_chosen_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("fp32", "bf16"):
-        weights, reason, kernels = choose_weights(name, CPU)
-        assert (weights, kernels) == (name, None)
-        assert "as asked" in reason
+        choice = choose_weights(name, CPU)
+        assert (choice.weights, choice.kernels) == (name, None)
+        assert "as asked" in choice.reason
     with pytest.raises(ModelError, match="fp8"):
         choose_weights("fp8", CPU)
     with pytest.raises(ModelError, match="CPU only"):
@@ -100,23 +100,23 @@ def test_weights_are_chosen_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> No
 
 @needs_compiler
 def test_auto_takes_the_kernels_where_torch_has_nothing_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slotdeck.engine.model.native.cpu_has_amx", lambda: False)
-    weights, reason, kernels = choose_weights("auto", CPU)
+    monkeypatch.setattr("slotdeck.engine.model.weight_choice.cpu_has_amx", lambda: False)
+    choice = choose_weights("auto", CPU)
     if instruction_sets() == ["portable"]:
-        assert weights in ("fp32", "bf16")
+        assert choice.weights in ("fp32", "bf16")
     else:
-        assert weights == "int8"
-        assert kernels is not None
-        assert kernels.instruction_set in reason
-        kernels.close()
-        weights, reason, kernels = choose_weights("auto", CPU, in_four_bits=True)
-        assert kernels is not None
-        assert weights == ("int4" if kernels.instruction_set == "avx2" else "int8")
-        kernels.close()
-    monkeypatch.setattr("slotdeck.engine.model.native.cpu_has_amx", lambda: True)
-    weights, _, kernels = choose_weights("auto", CPU)
-    assert weights in ("fp32", "bf16")
-    assert kernels is None
+        assert choice.weights == "int8"
+        assert choice.kernels is not None
+        assert choice.kernels.instruction_set in choice.reason
+        choice.kernels.close()
+        choice = choose_weights("auto", CPU, in_four_bits=True)
+        assert choice.kernels is not None
+        assert choice.weights == ("int4" if choice.kernels.instruction_set == "avx2" else "int8")
+        choice.kernels.close()
+    monkeypatch.setattr("slotdeck.engine.model.weight_choice.cpu_has_amx", lambda: True)
+    choice = choose_weights("auto", CPU)
+    assert choice.weights in ("fp32", "bf16")
+    assert choice.kernels is None
 
 
 def _sanitizer_runtime() -> str | None:

@@ -11,8 +11,8 @@ import torch
 from slotdeck.engine.core.block_pool import blocks_for
 from slotdeck.engine.core.request import State
 from slotdeck.engine.kernels import build
+from slotdeck.engine.model.llama.native_decoder import NativeDecoder
 from slotdeck.engine.model.load import LoadedModel, load_model
-from slotdeck.engine.model.native import NativeDecoder
 from slotdeck.engine.model.runner import Runner
 from slotdeck.engine.settings import LiveSettings
 from tests.support.tiny_models import Driver, make_request, random_prompt, save_tiny_llama
@@ -143,5 +143,5 @@ def test_the_text_is_the_same_when_the_kernels_draw_and_when_the_sampler_does(
         return driver.generate(requests, 40)
 
     drawn = texts()
-    monkeypatch.setattr(NativeDecoder, "chooses", False)
+    monkeypatch.setattr(NativeDecoder, "samples", False)
     assert texts() == drawn

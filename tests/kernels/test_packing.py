@@ -11,9 +11,10 @@ import pytest
 
 from slotdeck.engine.kernels import build
 from slotdeck.engine.kernels.library import Kernels, PackedModel
-from slotdeck.engine.model import packing
-from slotdeck.engine.model.checkpoint import HuggingFaceCheckpoint
-from slotdeck.engine.model.packing import packed_bytes, packed_model
+from slotdeck.engine.model import packed_cache
+from slotdeck.engine.model.hugging_face_folder import HuggingFaceCheckpoint
+from slotdeck.engine.model.llama import packing
+from slotdeck.engine.model.llama.packing import packed_bytes, packed_model
 from tests.support.tiny_models import save_tiny_llama
 
 pytestmark = pytest.mark.skipif(build.compiler() is None, reason="no C++ compiler")
@@ -33,7 +34,7 @@ def folder(tmp_path: Path, own_cache: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def keep_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "_WORTH_KEEPING", 0)
+    monkeypatch.setattr(packed_cache, "_MIN_KEPT_BYTES", 0)
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_a_second_start_maps_what_the_first_packed(folder: Path, library: Kernel
     assert len(packs) == 1
     assert same(first, second)
     assert not second.embedding.flags.writeable
-    (kept,) = (packing.cache_folder() / "packed").iterdir()
+    (kept,) = (packed_cache.cache_folder() / "packed").iterdir()
     assert kept.stat().st_size >= packed_bytes(HuggingFaceCheckpoint(folder, "tiny").config, "int8")
 
 
@@ -78,7 +79,7 @@ def test_each_type_of_weights_has_its_own_file(folder: Path, library: Kernels, p
     for weights, (first, second) in models.items():
         assert same(first, second)
         assert [product.bits for product in (first.layers[0].qkv, first.head)] == [4 if weights == "int4" else 8, 8]
-    kept = {path.suffix: path.stat().st_size for path in (packing.cache_folder() / "packed").iterdir()}
+    kept = {path.suffix: path.stat().st_size for path in (packed_cache.cache_folder() / "packed").iterdir()}
     assert kept[".int4"] < kept[".int8"]
 
 
@@ -88,13 +89,13 @@ def test_a_changed_source_replaces_its_packed_weights(folder: Path, library: Ker
     second = load(folder, library)
     assert len(packs) == 2
     assert not same(first, second)
-    assert len(list((packing.cache_folder() / "packed").iterdir())) == 1
+    assert len(list((packed_cache.cache_folder() / "packed").iterdir())) == 1
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "other"])
 def test_a_damaged_file_is_made_anew(folder: Path, library: Kernels, packs: list[int], damage: str) -> None:
     first = load(folder, library)
-    (kept,) = (packing.cache_folder() / "packed").iterdir()
+    (kept,) = (packed_cache.cache_folder() / "packed").iterdir()
     whole = kept.read_bytes()
     kept.unlink()  # what is mapped stays as it was
     kept.write_bytes({"cut": whole[:-100], "empty": b"", "other": b"x" * len(whole)}[damage])
@@ -106,10 +107,10 @@ def test_without_room_on_the_disk_every_start_packs(
     folder: Path, library: Kernels, packs: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(folder)
-    monkeypatch.setattr(packing.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    monkeypatch.setattr(packed_cache.shutil, "disk_usage", lambda _: usage._replace(free=1000))
     assert same(load(folder, library), load(folder, library))
     assert len(packs) == 2
-    assert not list((packing.cache_folder() / "packed").iterdir())
+    assert not list((packed_cache.cache_folder() / "packed").iterdir())
 
 
 def test_a_packing_that_fails_leaves_no_file(folder: Path, library: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +120,7 @@ def test_a_packing_that_fails_leaves_no_file(folder: Path, library: Kernels, mon
     monkeypatch.setattr(packing, "_pack", broken)
     with pytest.raises(RuntimeError):
         load(folder, library)
-    assert not list((packing.cache_folder() / "packed").iterdir())
+    assert not list((packed_cache.cache_folder() / "packed").iterdir())
 
 
 def test_packed_weights_go_with_their_model(folder: Path, library: Kernels, packs: list[int]) -> None:
@@ -128,13 +129,13 @@ def test_packed_weights_go_with_their_model(folder: Path, library: Kernels, pack
     shutil.move(folder, other)
     load(other, library)
     assert len(packs) == 2
-    assert len(list((packing.cache_folder() / "packed").iterdir())) == 1
+    assert len(list((packed_cache.cache_folder() / "packed").iterdir())) == 1
 
 
 def test_a_small_model_is_not_kept(
     folder: Path, library: Kernels, packs: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "_WORTH_KEEPING", 1 << 25)
+    monkeypatch.setattr(packed_cache, "_MIN_KEPT_BYTES", 1 << 25)
     assert same(load(folder, library), load(folder, library))
     assert len(packs) == 2
-    assert not (packing.cache_folder() / "packed").exists()
+    assert not (packed_cache.cache_folder() / "packed").exists()

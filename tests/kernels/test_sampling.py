@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotdeck.engine.kernels.library import Draw, Kernels
+from slotdeck.engine.kernels.library import Kernels
 from slotdeck.engine.model.sampling import uniform
+from slotdeck.engine.model.step_decoder import Draw
 from tests.kernels.library import EXAMPLES
 
 ROUNDING = 3e-6
@@ -19,7 +20,7 @@ ROUNDING = 3e-6
 
 def kept(logits: np.ndarray, how: Draw, shift: float) -> np.ndarray:
     """Exact weights of what may be drawn, 0 for the rest; the mass asked of top_p is moved by ``shift``."""
-    weights = np.exp((logits.astype(np.float64) - logits.max()) / max(how.temperature, 1e-4))
+    weights = np.exp((logits.astype(np.float64) - logits.max()) * how.inverse_temperature)
     floor = 0.0
     if 0 < how.top_k < len(weights):
         floor = float(np.sort(weights)[-how.top_k])
@@ -64,7 +65,7 @@ def test_every_token_is_one_that_an_exact_computation_draws(
             token=0,
             seed=source.choice([0, 1, source.getrandbits(64), -source.getrandbits(40)]),
             position=source.choice([1, source.getrandbits(20)]),
-            temperature=source.choice([1e-6, 0.3, 0.8, 1.0, 2.0]),
+            inverse_temperature=1 / source.choice([1e-4, 0.3, 0.8, 1.0, 2.0]),
             top_k=source.choice([0, 1, 2, 40, 5000]),
             top_p=source.choice([1.0, 0.95, 0.5, 0.001, 0.0]),
             min_p=source.choice([0.0, 0.05, 1.0]),

@@ -14,14 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotdeck.engine.kernels.library import PARTS, Kernels
-from slotdeck.engine.model.attention import Span, sort_key
-from slotdeck.engine.model.checkpoint import HuggingFaceCheckpoint
+from slotdeck.engine.model.attention_backend import Span, sort_key
 from slotdeck.engine.model.config import ModelConfig
-from slotdeck.engine.model.decoder import Batch, Decoder, Output
+from slotdeck.engine.model.hugging_face_folder import HuggingFaceCheckpoint
 from slotdeck.engine.model.kv_store import KV_DTYPES, KVStore
+from slotdeck.engine.model.llama.native_decoder import NativeDecoder
+from slotdeck.engine.model.llama.packing import packed_model
+from slotdeck.engine.model.llama.torch_decoder import TorchDecoder
 from slotdeck.engine.model.load import load_model
-from slotdeck.engine.model.native import NativeDecoder
-from slotdeck.engine.model.packing import packed_model
+from slotdeck.engine.model.step_decoder import Batch, DecoderOutput
 from slotdeck.engine.settings import BLOCK_SIZE
 from tests.kernels.library import EXAMPLES, library_under_test
 from tests.kernels.twins import rounded_decoder
@@ -62,14 +63,14 @@ EXACT = 2e-4
 """Largest difference of a row of logits, of a size of about 1, in which no code rounded another way."""
 FLIPPED = 0.8
 """Largest difference of a row in which a few did: one in ten rows or so, by an ulp before the rounding."""
-Pair = tuple[NativeDecoder, Decoder]
+Pair = tuple[NativeDecoder, TorchDecoder]
 
 
 def make_pair(folder: Path, kernels: Kernels, weights: str = "int8", **shape: Any) -> Pair:
     save = save_tiny_mistral if "sliding_window" in shape else save_tiny_llama
     save(folder, seed=3, **shape)
     exact = load_model(str(folder), weights="fp32", device="cpu").decoder
-    assert isinstance(exact, Decoder)
+    assert isinstance(exact, TorchDecoder)
     checkpoint = HuggingFaceCheckpoint(folder, "tiny")
     native = NativeDecoder(checkpoint.config, packed_model(checkpoint, kernels, 1, weights), kernels)
     twin = rounded_decoder(exact, {name: checkpoint.get(name) for name in checkpoint.shapes}, weights)
@@ -87,23 +88,24 @@ def pairs(kernels: Kernels, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     return {}
 
 
-def batch_of(decoder: NativeDecoder | Decoder, store: KVStore, spans: list[Span], tokens: list[list[int]]) -> Batch:
+def batch_of(
+    decoder: NativeDecoder | TorchDecoder, store: KVStore, spans: list[Span], tokens: list[list[int]]
+) -> Batch:
     positions = [at for span in spans for at in range(span.start, span.start + span.count)]
-    slots = [span.blocks[at // BLOCK_SIZE] * BLOCK_SIZE + at % BLOCK_SIZE
-             for span in spans for at in range(span.start, span.start + span.count)]  # fmt: skip
+    slot_mapping = [slot for span in spans for slot in span.slots()]
     return Batch(
         token_ids=[token for part in tokens for token in part],
         positions=positions,
-        slots=slots,
-        layout=decoder.lay_out(spans, store),
+        slot_mapping=slot_mapping,
+        attention_metadata=decoder.build_attention_metadata(spans, slot_mapping, store),
         logit_rows=range(len(positions)),
-        best_rows=range(len(positions)) if decoder.chooses else (),
+        greedy_rows=range(len(positions)) if decoder.samples else (),
     )
 
 
 def run_steps(
-    decoder: NativeDecoder | Decoder, kv_dtype: str, prompts: list[list[int]], cuts: list[list[int]], seed: int
-) -> tuple[list[torch.Tensor], list[Output]]:
+    decoder: NativeDecoder | TorchDecoder, kv_dtype: str, prompts: list[list[int]], cuts: list[list[int]], seed: int
+) -> tuple[list[torch.Tensor], list[DecoderOutput]]:
     """Prefill the prompts cut at ``cuts``, mixed in steps; logits by prompt in order of position, and all outputs."""
     config = decoder.config
     blocks = [-(-len(prompt) // BLOCK_SIZE) for prompt in prompts]
@@ -189,7 +191,7 @@ def test_steps_equal_the_twin_over_a_full_pool(
     assert int((difference > EXACT).sum()) <= 4 + 0.4 * len(difference)
     assert float(difference.max()) < FLIPPED
     assert bool(output.finite.all())
-    assert output.best == output.logits.argmax(-1).tolist()
+    assert output.greedy == output.logits.argmax(-1).tolist()
 
 
 @pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
@@ -277,8 +279,8 @@ def test_what_is_not_finite_stays_with_its_sequence(kernels: Kernels, tmp_path: 
     # In the first step the single token of the second prompt comes first; then 20 tokens, the fourth of them spoiled.
     assert outputs[0].finite.tolist()[0]
     assert not any(outputs[0].finite.tolist()[4:])
-    assert outputs[0].best[4:] == [-1] * 17
-    assert outputs[0].best[0] >= 0
+    assert outputs[0].greedy[4:] == [-1] * 17
+    assert outputs[0].greedy[0] >= 0
 
 
 @pytest.mark.parametrize("kv_dtype", ["bf16", "fp16", "int8"])
@@ -289,17 +291,17 @@ def test_tokens_whose_next_nobody_wants_leave_the_same_keys_and_are_checked_too(
     native, _ = make_pair(tmp_path / "model", kernels)
     spans, tokens = [Span(7, 1, [2]), Span(0, 40, [3, 0, 1])], [[9], [*range(20, 60)]]
 
-    def run(wanted: list[int]) -> tuple[Output, KVStore]:
+    def run(wanted: list[int]) -> tuple[DecoderOutput, KVStore]:
         store = KVStore(native.config, 4, KV_DTYPES[kv_dtype], torch.device("cpu"))
         with torch.inference_mode():
             batch = batch_of(native, store, spans, tokens)
-            return native.forward(replace(batch, logit_rows=wanted, best_rows=wanted), store), store
+            return native.forward(replace(batch, logit_rows=wanted, greedy_rows=wanted), store), store
 
     whole, filled = run([*range(41)])
     for wanted in ([], [0], [40], [0, 17, 40]):
         output, store = run(wanted)
         assert torch.equal(output.logits, whole.logits[wanted])
-        assert output.best == [whole.best[row] for row in wanted]
+        assert output.greedy == [whole.greedy[row] for row in wanted]
         assert output.finite.all()
         for ours, theirs in zip((*store.keys, *store.values), (*filled.keys, *filled.values), strict=True):
             assert torch.equal(ours, theirs)
@@ -317,4 +319,4 @@ def test_tables_are_checked_before_anything_is_read(kernels: Kernels, pairs: dic
     store = KVStore(native.config, 4, torch.float32, torch.device("cpu"))
     for blocks in ([0], [0, 4], [0, -1]):
         with pytest.raises(ValueError, match=r"blocks|block ids"):
-            native.lay_out([Span(0, 20, blocks)], store)
+            native.build_attention_metadata([Span(0, 20, blocks)], range(20), store)

@@ -12,8 +12,10 @@ import torch
 
 from slotdeck.engine.kernels.four_bits import place, quantised
 from slotdeck.engine.kernels.library import BLOCK, GROUP, PANEL, Kernels, Packed, empty, pad
-from slotdeck.engine.model.decoder import Decoder, DecoderWeights, LayerWeights
 from slotdeck.engine.model.linear import Linear
+from slotdeck.engine.model.llama.torch_decoder import TorchDecoder
+from slotdeck.engine.model.llama.weights import DecoderWeights, LayerWeights
+from slotdeck.engine.model.torch_attention import TorchAttention
 
 SMALL = 1e-30
 """A group whose largest value is below this counts as zero."""
@@ -105,7 +107,7 @@ def four_bit_linear(weight: torch.Tensor) -> Linear:
     return lambda x: rounded_rows(x) @ rounded.T
 
 
-def rounded_decoder(exact: Decoder, weights_of: dict[str, torch.Tensor], weights: str) -> Decoder:
+def rounded_decoder(exact: TorchDecoder, weights_of: dict[str, torch.Tensor], weights: str) -> TorchDecoder:
     """The torch decoder with products of int8 or int4 (``weights``) in place of ``exact``'s; the head's are int8.
 
     ``weights_of`` holds the weights by name.
@@ -129,7 +131,7 @@ def rounded_decoder(exact: Decoder, weights_of: dict[str, torch.Tensor], weights
             )
         )
     head = "lm_head" if "lm_head.weight" in weights_of else "model.embed_tokens"
-    weights = DecoderWeights(
+    rounded = DecoderWeights(
         embedding=exact.weights.embedding.bfloat16().float(),
         layers=tuple(layers),
         norm=exact.weights.norm,
@@ -138,4 +140,4 @@ def rounded_decoder(exact: Decoder, weights_of: dict[str, torch.Tensor], weights
         dtype=torch.float32,
         device=torch.device("cpu"),
     )
-    return Decoder(exact.config, weights)
+    return TorchDecoder(exact.config, rounded, TorchAttention(torch.device("cpu"), exact.config.sliding_window))

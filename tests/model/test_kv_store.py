@@ -16,7 +16,7 @@ from slotdeck.engine.core.kv_memory import KV_VALUE_BYTES, tokens_that_fit
 from slotdeck.engine.core.step import ScheduledRequest, SchedulerOutput
 from slotdeck.engine.model import kv_store
 from slotdeck.engine.model import runner as runner_module
-from slotdeck.engine.model.attention import Span, build_layout, reference_attention
+from slotdeck.engine.model.attention_backend import Span
 from slotdeck.engine.model.config import ModelConfig, RopeScaling
 from slotdeck.engine.model.errors import ModelError
 from slotdeck.engine.model.kv_store import (
@@ -25,6 +25,7 @@ from slotdeck.engine.model.kv_store import (
 )
 from slotdeck.engine.model.load import load_model
 from slotdeck.engine.model.runner import Runner
+from slotdeck.engine.model.torch_attention import TorchAttention
 from tests.support.tiny_models import Driver, make_request, random_prompt, save_tiny_llama
 
 CPU = torch.device("cpu")
@@ -128,8 +129,9 @@ def test_attention_reads_back_what_is_stored_whatever_the_chunk(kv_dtype: str, w
         for start in range(0, 50, chunk):
             count = min(chunk, 50 - start)
             out = torch.empty(count, 8, 16)
-            layout = build_layout([Span(start, count, table)], store, CPU, window)
-            reference_attention(query[start : start + count], store, 0, layout, out)
+            backend = TorchAttention(CPU, window)
+            metadata = backend.build_metadata([Span(start, count, table)], slots[start : start + count].tolist(), store)
+            backend.attend(store, 0, metadata, query[start : start + count], out)
             tolerance = 2e-2 if kv_dtype == "bf16" else 1e-5
             torch.testing.assert_close(out, wanted[start : start + count], rtol=tolerance, atol=tolerance)
 

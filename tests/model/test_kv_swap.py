@@ -153,7 +153,7 @@ def test_a_failing_step_leaks_no_host_copies(model: LoadedModel, monkeypatch: py
         raise RuntimeError("no")
 
     with monkeypatch.context() as patch:
-        patch.setattr(model.decoder, "_attention", broken)
+        patch.setattr(model.decoder._attention, "attend", broken)
         with pytest.raises(RuntimeError):
             runner.run(plan(ScheduledRequest(b, 0, 30, True), outs=(Swap("a", (0, 1, 2)),)))
     assert runner.swapped_bytes == 3 * runner.block_bytes

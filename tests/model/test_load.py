@@ -213,7 +213,7 @@ def test_a_model_larger_than_the_memory_is_refused_before_it_is_read(
 ) -> None:  # MOD-05
     save_tiny_llama(tmp_path)
     monkeypatch.setattr(load_module, "available_memory", lambda device: 1000)
-    monkeypatch.setattr(load_module, "_convert", lambda found: pytest.fail("weights were read"))
+    monkeypatch.setattr(load_module, "read_weights", lambda *_: pytest.fail("weights were read"))
     message = refusal(tmp_path)
     assert "needs" in message
     assert "bf16" in message

@@ -10,11 +10,12 @@ import torch
 
 from slotdeck.engine.core.step import ScheduledRequest, SchedulerOutput
 from slotdeck.engine.model import runner as runner_module
-from slotdeck.engine.model.attention import GROUP_COST, TILE, Span, build_layout, sort_key
+from slotdeck.engine.model.attention_backend import Span, sort_key
 from slotdeck.engine.model.errors import ModelError
 from slotdeck.engine.model.kv_store import KVStore
 from slotdeck.engine.model.load import LoadedModel, load_model
 from slotdeck.engine.model.runner import Runner
+from slotdeck.engine.model.torch_attention import GROUP_COST, TILE, build_groups
 from slotdeck.engine.settings import BLOCK_SIZE
 from tests.support.tiny_models import Driver, make_request, random_prompt, save_tiny_llama
 
@@ -78,7 +79,7 @@ def test_a_step_that_breaks_leaves_no_half_written_values(model: LoadedModel, mo
         raise RuntimeError("no")
 
     with monkeypatch.context() as patch:
-        patch.setattr(model.decoder, "_attention", broken)
+        patch.setattr(model.decoder._attention, "attend", broken)
         with pytest.raises(RuntimeError):
             runner.run(plan)
     assert not any(tensor.any() for tensor in (*runner._store.keys, *runner._store.values))
@@ -129,19 +130,19 @@ def test_a_long_sequence_does_not_pad_many_short_ones(model: LoadedModel) -> Non
     blocks = list(range(200))
     lengths = [2000] + [100 + 3 * i for i in range(19)]
     spans = sorted((Span(length - 1, 1, blocks) for length in lengths), key=sort_key)
-    layout = build_layout([*spans, Span(0, 300, blocks)], store, model.device)
-    gathered = sum(len(group.block_rows) for group in layout.groups[:-3]) // store.num_kv_heads
+    groups = build_groups([*spans, Span(0, 300, blocks)], store)
+    gathered = sum(len(group.block_rows) for group in groups[:-3]) // store.num_kv_heads
     needed = sum(-(-length // 16) for length in lengths)
     assert gathered <= needed + 2 * GROUP_COST
-    assert len(layout.groups) <= 3 + 3
-    assert [(group.first, group.last) for group in layout.groups[-3:]] == [(20, 148), (148, 276), (276, 320)]
+    assert len(groups) <= 3 + 3
+    assert [(group.first, group.last) for group in groups[-3:]] == [(20, 148), (148, 276), (276, 320)]
 
 
 def test_blocks_that_a_window_left_behind_are_not_read(model: LoadedModel) -> None:
     store = KVStore(model.config, 256, torch.float32, model.device)
     blocks = list(range(200))
     spans = sorted((Span(length - 1, 1, blocks) for length in (3000, 2001, 2000, 130, 64, 5)), key=sort_key)
-    layout = build_layout([*spans, Span(2000, 300, blocks)], store, model.device, window=64)
-    assert [(group.first, group.last) for group in layout.groups] == [(0, 6), (6, 134), (134, 262), (262, 306)]
-    assert layout.groups[0].length <= 64 + BLOCK_SIZE
-    assert all(group.length <= 64 + TILE + BLOCK_SIZE for group in layout.groups[1:])
+    groups = build_groups([*spans, Span(2000, 300, blocks)], store, window=64)
+    assert [(group.first, group.last) for group in groups] == [(0, 6), (6, 134), (134, 262), (262, 306)]
+    assert groups[0].length <= 64 + BLOCK_SIZE
+    assert all(group.length <= 64 + TILE + BLOCK_SIZE for group in groups[1:])

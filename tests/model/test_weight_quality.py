@@ -20,12 +20,12 @@ from jinja2 import Template
 from tokenizers import Tokenizer
 
 from slotdeck.engine.kernels import build
-from slotdeck.engine.kernels.four_bits import FourBits
 from slotdeck.engine.kernels.library import Kernels
-from slotdeck.engine.model import packing
+from slotdeck.engine.model import packed_cache
 from slotdeck.engine.model.checkpoint import Checkpoint
+from slotdeck.engine.model.llama import packing
+from slotdeck.engine.model.llama.native_decoder import NativeDecoder
 from slotdeck.engine.model.load import LoadedModel, find_model, load_model
-from slotdeck.engine.model.native import NativeDecoder
 from slotdeck.engine.model.runner import Runner
 from tests.support.prose import choices, divergence, loss, predictions, prose
 from tests.support.tiny_models import Driver, make_request
@@ -46,7 +46,6 @@ class Shuffled:
     def __init__(self, inner: Checkpoint) -> None:
         source = np.random.default_rng(1)
         self.config, self._inner = inner.config, inner
-        self.in_four_bits = False
         self.files, self.shapes, self.largest_tensor = inner.files, inner.shapes, inner.largest_tensor
         self._hidden = torch.from_numpy(source.permutation(inner.config.hidden_size))
         self._wide = torch.from_numpy(source.permutation(inner.config.intermediate_size))
@@ -71,9 +70,6 @@ class Shuffled:
     def rows(self, name: str, first: int, count: int) -> torch.Tensor:
         return self._inner.rows(name, first, count)[:, self._hidden]
 
-    def four_bits(self, name: str) -> FourBits | None:
-        return None
-
     def rope_factors(self) -> torch.Tensor | None:
         return self._inner.rope_factors()
 
@@ -84,7 +80,7 @@ def shuffled(model: LoadedModel, weights: str) -> LoadedModel:
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder, torch.inference_mode():
         # Nor may what was packed of the model itself pass for it, nor it for the model.
         patch.setenv("SLOTDECK_CACHE", folder)
-        patch.setattr(packing, "_WORTH_KEEPING", 1 << 40)
+        patch.setattr(packed_cache, "_MIN_KEPT_BYTES", 1 << 40)
         packed = packing.packed_model(checkpoint, kernels, 2, weights)
     return replace(model, decoder=NativeDecoder(model.config, packed, kernels), weights=weights)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from tokenizers import Tokenizer
 
-from slotdeck.engine.model.attention import Span
-from slotdeck.engine.model.decoder import Batch
+from slotdeck.engine.model.attention_backend import Span
 from slotdeck.engine.model.kv_store import KV_DTYPES, KVStore
 from slotdeck.engine.model.load import LoadedModel
+from slotdeck.engine.model.step_decoder import Batch
 from slotdeck.engine.settings import BLOCK_SIZE
 
 PROSE = """\
@@ -49,11 +49,12 @@ def predictions(model: LoadedModel, token_ids: list[int], kv_dtype: str, chunk: 
         for start in range(0, len(token_ids), chunk):
             part = token_ids[start : start + chunk]
             positions = range(start, start + len(part))
+            spans = [Span(start, len(part), blocks)]
             batch = Batch(
                 token_ids=part,
                 positions=positions,
-                slots=positions,
-                layout=model.decoder.lay_out([Span(start, len(part), blocks)], store),
+                slot_mapping=positions,
+                attention_metadata=model.decoder.build_attention_metadata(spans, positions, store),
                 logit_rows=range(len(part)),
             )
             output = model.decoder.forward(batch, store)

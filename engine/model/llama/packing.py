@@ -1,45 +1,32 @@
-"""Weights as the native kernels read them: int8 or int4, in panels, in one file that later starts map into memory.
-
-The file lies in the cache, one for each model source, is made anew when the source or the format changes, and goes when
-the source is gone. Small models, and all without room on the disk, are packed into memory at every start.
-"""
+"""Packs the weights of a Llama model in the order in which the native kernels read them: int8 or int4, in panels."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
-import os
-import shutil
-import struct
-import tempfile
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from slotdeck.engine.kernels.four_bits import joined, place, quantised
-from slotdeck.engine.kernels.library import GROUP, PANEL, TILE, Kernels, Packed, PackedLayer, PackedModel, pad
+from slotdeck.engine.kernels.four_bits import FourBits, joined, place, quantised
+from slotdeck.engine.kernels.library import (
+    GROUP,
+    PANEL,
+    TILE,
+    WEIGHT_BITS,
+    Kernels,
+    Packed,
+    PackedLayer,
+    PackedModel,
+    pad,
+)
 from slotdeck.engine.model.checkpoint import Checkpoint
 from slotdeck.engine.model.config import ModelConfig
-from slotdeck.engine.model.decoder import inverse_frequencies
-from slotdeck.engine.paths import cache_folder
+from slotdeck.engine.model.four_bit_checkpoint import FourBitCheckpoint
+from slotdeck.engine.model.llama.rotary import inverse_frequencies
+from slotdeck.engine.model.packed_cache import load_or_pack
 from slotdeck.engine.settings import BLOCK_SIZE
 
-logger = logging.getLogger(__name__)
-
-FORMAT = 2
-"""Rises when the order or the rounding of packed weights changes."""
-BITS = {"int8": 8, "int4": 4}
-"""Types of packed weights, and the bits of their layers' products."""
-_MAGIC = b"slotdeck packed weights\n"
-_ALIGNMENT = 4096
-_WORTH_KEEPING = 32 << 20
-"""Bytes below which packing takes no longer than a blink, so that no file is kept."""
 _HEAD_PART = 1024
 """Rows of embedding and head packed by one thread at a time."""
 
@@ -59,7 +46,7 @@ class Arrays:
     """Every array of a packed model by name, with its place in the file. The head always has 8 bits."""
 
     def __init__(self, config: ModelConfig, weights: str) -> None:
-        bits = BITS[weights]
+        bits = WEIGHT_BITS[weights]
         self.table: dict[str, _Array] = {}
         self.nbytes = 0
         hidden = config.hidden_size
@@ -95,7 +82,7 @@ class Arrays:
 
 
 def packed_bytes(config: ModelConfig, weights: str) -> int:
-    """Bytes of the packed weights of a model, of a type of BITS."""
+    """Bytes of the packed weights of a model, of a type in WEIGHT_BITS."""
     return Arrays(config, weights).nbytes
 
 
@@ -112,14 +99,9 @@ def packed_model(checkpoint: Checkpoint, kernels: Kernels, workers: int, weights
     of packing.
     """
     config, arrays = checkpoint.config, Arrays(checkpoint.config, weights)
-    path, key = _cache_file(checkpoint, weights), _key(checkpoint)
-    memory = _map(path, key, arrays.nbytes)
-    if memory is None:
-        start = time.monotonic()
-        memory = _write(
-            path, key, arrays.nbytes, lambda to: _pack(arrays.views(to), checkpoint, kernels, workers, weights)
-        )
-        logger.info("packed the weights of %s in %.1f s", config.id, time.monotonic() - start)
+    memory = load_or_pack(
+        checkpoint, weights, arrays.nbytes, lambda to: _pack(arrays.views(to), checkpoint, kernels, workers, weights)
+    )
     views = arrays.views(memory)
 
     def product(name: str) -> Packed:
@@ -140,7 +122,7 @@ def packed_model(checkpoint: Checkpoint, kernels: Kernels, workers: int, weights
         heads=config.num_heads,
         kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
-        inner=config.intermediate_size,
+        intermediate=config.intermediate_size,
         vocab=config.vocab_size,
         eps=config.rms_norm_eps,
         block_size=BLOCK_SIZE,
@@ -151,84 +133,6 @@ def packed_model(checkpoint: Checkpoint, kernels: Kernels, workers: int, weights
         head=product("head"),
         inverse_frequencies=inverse_frequencies(config, checkpoint.rope_factors()).numpy().copy(),
     )
-
-
-def _cache_file(checkpoint: Checkpoint, weights: str) -> Path:
-    """One file for each source and type, so that a changed source replaces what was packed of it."""
-    name = hashlib.sha256(str(checkpoint.files[0].resolve()).encode()).hexdigest()[:16]
-    return cache_folder() / "packed" / f"{name}.{weights}"
-
-
-def _key(checkpoint: Checkpoint) -> str:
-    """What the packed weights were made from, as JSON: any difference packs anew."""
-    files = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in checkpoint.files]
-    return json.dumps({"files": files, "format": FORMAT})
-
-
-def _header(key: str) -> bytes:
-    """The beginning of the file, padded so that the arrays begin at a page."""
-    text = key.encode()
-    header = _MAGIC + struct.pack("<Q", len(text)) + text
-    return header.ljust(pad(len(header), _ALIGNMENT), b"\0")
-
-
-def _map(path: Path, key: str, nbytes: int) -> np.ndarray | None:
-    """The arrays of a cached file, read-only; None when it is not there, of another source, or cut short."""
-    wanted = _header(key)
-    try:
-        with path.open("rb") as file:
-            if file.read(len(wanted)) != wanted or os.fstat(file.fileno()).st_size != len(wanted) + nbytes:
-                return None
-            return np.memmap(file, np.uint8, "r", offset=len(wanted), shape=(nbytes,))
-    except OSError:
-        return None
-
-
-def _forget_gone_sources(folder: Path) -> None:
-    """Remove packed weights whose model is not there any more."""
-    for path in (path for kind in BITS for path in folder.glob(f"*.{kind}")):
-        try:
-            with path.open("rb") as file:
-                file.seek(len(_MAGIC))
-                (length,) = struct.unpack("<Q", file.read(8))
-                source = json.loads(file.read(min(length, 1 << 20)))["files"][0][0]
-            if not Path(source).exists():
-                path.unlink()
-        except (OSError, ValueError, LookupError, struct.error):
-            continue
-
-
-def _write(path: Path, key: str, nbytes: int, pack: Callable[[np.ndarray], None]) -> np.ndarray:
-    """Let ``pack`` fill the arrays, in the cached file if it can be written, else in memory."""
-    header = _header(key)
-    temporary: Path | None = None
-    if nbytes < _WORTH_KEEPING:
-        memory: np.ndarray = np.zeros(nbytes, np.uint8)
-        pack(memory)
-        return memory
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _forget_gone_sources(path.parent)
-        if shutil.disk_usage(path.parent).free < 2 * nbytes:
-            raise OSError("too little room on the disk")
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-            temporary = Path(file.name)
-            file.write(header)
-            file.truncate(len(header) + nbytes)
-            file.flush()
-            memory = np.memmap(file, np.uint8, "r+", offset=len(header), shape=(nbytes,))
-    except OSError as error:
-        logger.warning("packed weights are not kept in %s (%s): every start packs them again", path.parent, error)
-        memory = np.zeros(nbytes, np.uint8)
-    try:
-        pack(memory)
-        if temporary is not None:
-            temporary.replace(path)
-            temporary = None
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-    return memory
 
 
 def _pack(views: dict[str, np.ndarray], checkpoint: Checkpoint, kernels: Kernels, workers: int, weights: str) -> None:
@@ -256,7 +160,9 @@ def _pack(views: dict[str, np.ndarray], checkpoint: Checkpoint, kernels: Kernels
 
     def put_four_bits(name: str, sources: list[str], order: np.ndarray | None = None) -> None:
         """The rows of all sources, in that order (-1: zeros); as stored where the source has 4 bits."""
-        parts = [checkpoint.four_bits(f"{source}.weight") or quantised(weight(source)) for source in sources]
+        parts = [
+            _stored_in_four_bits(checkpoint, f"{source}.weight") or quantised(weight(source)) for source in sources
+        ]
         rows = joined(parts)
         place(rows if order is None else rows.arranged(order), Packed(views[name + ".codes"], views[name + ".scales"]))
 
@@ -304,9 +210,13 @@ def _alternating(gate: np.ndarray, up: np.ndarray) -> list[tuple[np.ndarray, int
     return parts
 
 
-def _alternating_order(inner: int) -> np.ndarray:
+def _alternating_order(intermediate: int) -> np.ndarray:
     """The same order as rows of gate and up below each other, -1 for zeros."""
-    padded = pad(inner, GROUP)
-    gate = np.where(np.arange(padded) < inner, np.arange(padded), -1)
-    up = np.where(gate < 0, -1, gate + inner)
+    padded = pad(intermediate, GROUP)
+    gate = np.where(np.arange(padded) < intermediate, np.arange(padded), -1)
+    up = np.where(gate < 0, -1, gate + intermediate)
     return np.stack([gate.reshape(-1, PANEL), up.reshape(-1, PANEL)], 1).ravel()
+
+
+def _stored_in_four_bits(checkpoint: Checkpoint, name: str) -> FourBits | None:
+    return checkpoint.four_bits(name) if isinstance(checkpoint, FourBitCheckpoint) else None
