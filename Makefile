@@ -3,7 +3,6 @@ VENV := .venv
 PYTHON ?= python3
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 ARGS ?=
-QUICK := not slow and not pty and not server and not snapshot and not model
 
 .PHONY: run test quick check setup setup-test format screenshots clean
 
@@ -15,7 +14,7 @@ test: setup-test
 	@$(VENV)/bin/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 quick: setup-test
-	@$(VENV)/bin/python -m pytest -m "$(QUICK)" $(ARGS)
+	@$(VENV)/bin/python -m pytest --quick $(ARGS)
 
 check: setup-test
 	$(VENV)/bin/ruff format --check .

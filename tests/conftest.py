@@ -1,4 +1,4 @@
-"""What holds for every test: shared fixtures, marks, time limits, and which code the tests' own processes import."""
+"""What holds for every test: shared fixtures, marks, time limits, and which code processes of tests import."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hypothesis import settings
 
 pytest_plugins = ["tests.support.fixtures"]
 
-ROOT = Path(__file__).parents[1]
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
 FOLDERS = {
     "server": ("server",),
     "probe": ("server",),
@@ -33,12 +34,32 @@ FIXTURES = {
 SECONDS = {"slow": 240, "pty": 120, "server": 120, "model": 300}
 """Time limits of marked tests; pyproject.toml has that of the others. ``@pytest.mark.timeout`` on a test wins."""
 
+QUICK = "not (slow or pty or server or snapshot or model)"
+
 # Examples take as long as the machine lets them: a busy one must not fail a test.
 settings.register_profile("slotdeck", deadline=None)
 settings.load_profile("slotdeck")
 
 # Processes that tests start must import this checkout, also where another one is installed.
 os.environ["PYTHONPATH"] = os.pathsep.join((str(ROOT / ".src"), str(ROOT)))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="run only the fast tests, those without a mark")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("quick"):
+        config.option.markexpr = QUICK
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import a folder of marked tests with ``--quick``: torch alone takes seconds."""
+    return (
+        True
+        if config.getoption("quick") and collection_path.parent == TESTS and collection_path.name in FOLDERS
+        else None
+    )
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
@@ -49,7 +70,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     stays whole, so that its servers start once.
     """
     for item in items:
-        folder = item.path.relative_to(ROOT / "tests").parts[0]
+        folder = item.path.relative_to(TESTS).parts[0]
         names = {*FOLDERS.get(folder, ())}
         for fixture in getattr(item, "fixturenames", ()):
             names.update(FIXTURES.get(fixture, ()))
