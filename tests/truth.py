@@ -10,7 +10,7 @@ beside the measurement:
   the calibration was made is not taken for an error of the model;
 - *own*: from the steps of the case itself, so that only what the simulator does with them can be wrong.
 
-Measured is the median of the runs, by the engine's own clock; predicted the median over some seeds.
+MeasuredService is the median of the runs, by the engine's own clock; predicted the median over some seeds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from slotdeck.console.advice.traffic import Shape, Traffic, User
 from slotdeck.console.bench.calibrate import CALIBRATION_SETTINGS, calibrate
 from slotdeck.console.bench.calibration_file import newest_calibration, save_calibration
 from slotdeck.console.bench.machine import describe_machine
-from slotdeck.console.bench.verify import Measured, verify
+from slotdeck.console.bench.verify import MeasuredService, verify
 from slotdeck.engine.configuration import load_settings
 from slotdeck.engine.settings import LiveSettings
 
@@ -61,7 +61,7 @@ def predicted(calibration: Calibration, users: int, mode: str, seeds: int = SEED
     return {name: median(getattr(outcome, name) for outcome in outcomes) for name in COMPARED}
 
 
-def refitted(calibration: Calibration, runs: Iterable[Measured]) -> Calibration:
+def refitted(calibration: Calibration, runs: Iterable[MeasuredService]) -> Calibration:
     """The calibration with the served steps of these runs; as it was when they are too few."""
     try:
         return calibration.model_copy(update={"served": fit([sample for one in runs for sample in one.samples])})
@@ -69,7 +69,7 @@ def refitted(calibration: Calibration, runs: Iterable[Measured]) -> Calibration:
         return calibration
 
 
-def measured(calibration: Calibration, users: int, mode: str) -> Measured:
+def measured(calibration: Calibration, users: int, mode: str) -> MeasuredService:
     start = load_settings({name: getattr(settings_of(mode), name) for name in
                            ("slots", "context", "queue", "budget", "kv_tokens", "mode")})  # fmt: skip
     return verify(start, traffic_of(users), calibration.wording, lambda _text: None)
@@ -85,7 +85,7 @@ def main() -> None:
     except CalibrationError:
         calibration = calibrate(load_settings(CALIBRATION_SETTINGS), print)
         save_calibration(calibration)
-    found: dict[tuple[int, str], list[Measured]] = {case: [] for case in CASES}
+    found: dict[tuple[int, str], list[MeasuredService]] = {case: [] for case in CASES}
     try:
         for turn in range(arguments.runs):
             for users, mode in CASES:
@@ -100,7 +100,7 @@ def main() -> None:
         arguments.json.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
 
 
-def report(calibration: Calibration, found: dict[tuple[int, str], list[Measured]]) -> dict[str, Any]:
+def report(calibration: Calibration, found: dict[tuple[int, str], list[MeasuredService]]) -> dict[str, Any]:
     """Print the table; gives what the test of orders is fed with."""
     heads = f"{'measured':>9} {'runs':>17}" + "".join(f"{name:>8} {'off':>5}" for name in ("card", "others", "own"))
     print(f"\n{'users':>5} {'mode':<11}{'':<18} {heads}")

@@ -1,8 +1,8 @@
-"""The doctor: from a window of frames to what is wrong, the evidence in numbers, and what to turn.
+"""The doctor: reads a window of frames and reports what is wrong, the evidence in numbers, and the remedy.
 
-Each rule looks for one cause of slowness that an admin can do something about, and says nothing when it does not
-hold. A rule that explains what another one saw silences it. What this engine cannot have, a prompt that was cut or
-layers that spilled to the CPU, no rule looks for.
+Each rule looks for one cause of slowness that an admin can do something about. A rule whose cause explains what other
+rules see silences them. No rule looks for problems that this engine cannot have, such as prompts that are cut silently
+or layers that run on the CPU because the GPU is full.
 """
 
 from __future__ import annotations
@@ -26,30 +26,31 @@ RULES: tuple[Callable[[Window], Finding | None], ...] = (
 )  # fmt: skip
 
 SILENCES = {"os_swap": ("decode", "budget", "prefill"), "preemption": ("budget",), "decode": ("prefill",)}
-"""A cause, and what it makes the other rules see."""
+"""A cause, and the rules that would only see its consequences."""
 
 
-def diagnose(frames: Sequence[Frame], over: bool = False) -> list[Finding]:
-    """All findings: critical ones first, then by what they cost the users; none when all is well or nothing is known.
+def diagnose(frames: Sequence[Frame], engine_gone: bool = False) -> list[Finding]:
+    """All findings, or none if all is well or nothing is known.
 
-    What costs more than time, an answer that was never given, comes before what costs seconds.
+    Critical findings come first, then those that cost the users most. A lost answer costs more than any lost time.
 
-    While a change of settings is too young to be judged, what was before it is: see :func:`window.too_early`.
-    ``over``: no frame follows the last one, because its engine is no more. Of engines before the last one, what that
-    one does not have itself is told too.
+    ``frames`` are in order of time. Just after a change of settings, the time before it is examined: see
+    :func:`window.seconds_since_change`. ``engine_gone``: the engine of the last frame has ended, so that no frame
+    follows. Findings from before the last restart are listed too, marked as such, unless the engine that runs now has
+    a finding of the same rule.
     """
     if not frames:
         return []
     *earlier, _ = ([*run] for _, run in groupby(frames, key=lambda frame: frame.boot_id))
-    findings = _found(Window(frames, over))
+    findings = _findings(Window(frames, engine_gone))
     for run in reversed(earlier):
-        for rule, finding in _found(Window(run)).items():
-            findings.setdefault(rule, _of_before(finding, run[-1]))
+        for rule, finding in _findings(Window(run)).items():
+            findings.setdefault(rule, _before_restart(finding, run[-1]))
     return sorted(findings.values(), key=_rank)
 
 
-def _found(window: Window) -> dict[str, Finding]:
-    """What the rules say, by rule."""
+def _findings(window: Window) -> dict[str, Finding]:
+    """The findings of one window by rule, without those that another one explains."""
     findings = {rule.__name__: finding for rule in RULES if (finding := rule(window)) is not None}
     for cause, explained in SILENCES.items():
         if cause in findings:
@@ -62,10 +63,10 @@ def _found(window: Window) -> dict[str, Finding]:
     }
 
 
-def _of_before(finding: Finding, last: Frame) -> Finding:
-    """A finding about an engine that is no more: the one of now may be set otherwise, so nothing is to be turned."""
+def _before_restart(finding: Finding, last: Frame) -> Finding:
+    """A finding about an engine that has ended. It proposes no change: the engine of now may have other settings."""
     ended = time.strftime("%H:%M:%S", time.localtime(last.time))
-    evidence = (*finding.evidence, f"that was before the restart at {ended}")
+    evidence = (*finding.evidence, f"this was before the restart at {ended}")
     return replace(finding, evidence=evidence, changes={})
 
 

@@ -1,6 +1,6 @@
-"""The settings in the words of another server: each flag with its reason, where meanings differ, how to check. Pure.
+"""Translates settings for another server: each flag with its reason, where meanings differ, and how to check.
 
-Flags as in llama-server of 2026-09, Ollama of 2026-08 and vLLM 0.32.
+The flags are those of llama-server of 2026-09, Ollama of 2026-08 and vLLM 0.32.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from slotdeck.console.advice.capacity import UTILISATION
+from slotdeck.engine.settings import GPU_MEMORY_SHARE
 
 Server = Literal["ollama", "llama-server", "vllm"]
 Form = Literal["systemd", "command"]
@@ -21,8 +21,8 @@ COLUMNS = 100
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """What is exported, in Slotdeck's own words."""
+class ExportedSettings:
+    """The settings to export, with Slotdeck's own meaning."""
 
     slots: int
     context: int
@@ -32,13 +32,13 @@ class Chosen:
     kv_dtype: str = "bf16"
     prefix_cache: bool = True
     model: str | None = None
-    """A path or a name as the other server takes it."""
-    utilisation: float = UTILISATION
+    """A path or a name in the form that the other server expects."""
+    utilisation: float = GPU_MEMORY_SHARE
 
 
 @dataclass(frozen=True)
 class Option:
-    """One flag or variable. ``value`` is empty for a flag that takes none."""
+    """One flag or environment variable. ``value`` is empty for a flag without a value."""
 
     name: str
     value: str
@@ -53,19 +53,22 @@ class Export:
     form: Form
     options: tuple[Option, ...]
     warnings: tuple[str, ...]
-    """What means something else there, or cannot be said."""
+    """Settings that mean something else there, or have no counterpart."""
     apply: tuple[str, ...]
-    """Shell commands, after the text was saved."""
+    """Shell commands to run after saving the text."""
     verify: tuple[str, ...]
     """Shell commands, each with what to look for after ``#``."""
     text: str
-    """A drop-in file or a shell script; reasons, warnings and commands are comments in it."""
+    """A systemd drop-in or a shell script, with reasons, warnings and commands as comments."""
 
 
-def export_settings(server: Server, chosen: Chosen, form: Form | None = None, unit: str | None = None) -> Export:
-    """The settings for a server: a systemd drop-in for the unit, or a shell script.
+def export_settings(
+    server: Server, chosen: ExportedSettings, form: Form | None = None, unit: str | None = None
+) -> Export:
+    """Translate settings for a server: a systemd drop-in for ``unit``, or a shell script.
 
-    Ollama is set by variables, so a drop-in is its default; the others get a command. ``unit`` without ``.service``.
+    ``unit`` is given without ``.service``; by default it is the name of the server. Ollama is configured with
+    environment variables, so its default form is a drop-in; the default of the others is a script.
     """
     words: tuple[str, ...]
     if server == "ollama":
@@ -89,8 +92,11 @@ def export_settings(server: Server, chosen: Chosen, form: Form | None = None, un
         verify = (f"systemctl show {shlex.quote(unit)} -p Environment -p ExecStart  # these settings", *verify)
     else:
         apply = (f"sh slotdeck-{server}.sh  # after saving this as slotdeck-{server}.sh",)
-    warnings = [*warnings, "Nothing changes live there: applying it restarts the server and ends every stream."]
-    verify = (*verify, f"slotdeck probe http://127.0.0.1:{port}  # two requests at once: batched or queued")
+    warnings = [
+        *warnings,
+        "That server changes nothing live: applying these settings restarts it and ends every stream.",
+    ]
+    verify = (*verify, f"slotdeck probe http://127.0.0.1:{port}  # shows whether two requests run together or queue")
     export = Export(server, form, tuple(options), tuple(warnings), apply, verify, "")
     make: Callable[[Export, tuple[str, ...]], list[str]] = _drop_in if form == "systemd" else _script
     text = "\n".join([*_comments(export, file if form == "systemd" else None), *make(export, words)]) + "\n"
@@ -102,77 +108,83 @@ def export_settings(server: Server, chosen: Chosen, form: Form | None = None, un
 _Parts = tuple[list[Option], list[str], tuple[str, ...]]
 
 
-def _ollama(chosen: Chosen) -> _Parts:
+def _ollama(chosen: ExportedSettings) -> _Parts:
     slots, total = _slots(chosen), _slots(chosen) * chosen.context
     options = [
-        Option("OLLAMA_NUM_PARALLEL", str(slots), "requests that run at the same time; its default is 1"),
+        Option("OLLAMA_NUM_PARALLEL", str(slots), "requests that run at the same time; the default is 1"),
         Option("OLLAMA_CONTEXT_LENGTH", str(chosen.context), "tokens of one request, prompt and answer"),
-        Option("OLLAMA_MAX_QUEUE", str(chosen.queue), "requests that may wait; its default of 512 is a promise nobody "
-               "keeps, more get 503"),
+        Option("OLLAMA_MAX_QUEUE", str(chosen.queue), "requests that may wait; further ones get 503. The default of "
+               "512 is far more than can be served in time"),
     ]  # fmt: skip
     warnings = [
-        f"Ollama multiplies: {slots} x {chosen.context} = {total} tokens of cache are taken when a model is loaded.",
-        "A prompt longer than the context is cut there without a word; Slotdeck refuses it.",
-        "A num_ctx in a request or a Modelfile goes before OLLAMA_CONTEXT_LENGTH; some families of models run one "
-        "request at a time whatever is set.",
+        f"Ollama multiplies: it allocates {slots} x {chosen.context} = {total} tokens of cache when it loads a model.",
+        "Ollama silently cuts a prompt that is longer than the context; Slotdeck refuses it.",
+        "num_ctx in a request or a Modelfile overrides OLLAMA_CONTEXT_LENGTH. Some model families run one request at a "
+        "time whatever is set.",
         f"The prefill budget of {chosen.budget} has no counterpart.",
     ]
     if chosen.kv_dtype == "int8":
         options += [
-            Option("OLLAMA_FLASH_ATTENTION", "1", "a cache of another type needs it"),
-            Option("OLLAMA_KV_CACHE_TYPE", "q8_0", "an 8-bit cache: half the memory for a little quality"),
+            Option("OLLAMA_FLASH_ATTENTION", "1", "required for a cache of another type"),
+            Option("OLLAMA_KV_CACHE_TYPE", "q8_0", "an 8-bit cache: half the memory, a little less quality"),
         ]
     elif chosen.kv_dtype == "fp32":
-        warnings.append("Its cache is 16-bit at most; fp32 has no counterpart.")
+        warnings.append("The cache is 16-bit at most; fp32 has no counterpart.")
     _mode(chosen, warnings, "OLLAMA_NUM_PARALLEL=1")
     return options, warnings, (
-        "ollama ps  # after a first request: CONTEXT as above, PROCESSOR 100% GPU or the cache took too much",
+        "ollama ps  # after a first request: CONTEXT as above; less than 100% GPU means that the cache is too large",
     )  # fmt: skip
 
 
-def _llama_server(chosen: Chosen) -> _Parts:
+def _llama_server(chosen: ExportedSettings) -> _Parts:
     slots, total = _slots(chosen), _slots(chosen) * chosen.context
     kind = {"int8": "q8_0", "fp32": "f32", "bf16": "bf16", "fp16": "f16"}[chosen.kv_dtype]
     options = [
         Option("-m", chosen.model or "MODEL.gguf", "the model"),
         Option("-np", str(slots), "slots: requests that run at the same time"),
-        Option("-c", str(total), f"all slots together: {slots} x {chosen.context}, since -c is divided over -np"),
-        Option("-b", str(chosen.budget + slots), f"tokens of one step: {chosen.budget} of prompts + one for each slot"),
-        Option("--cache-type-k", kind, "type of the cache for K"),
-        Option("--cache-type-v", kind, "and for V"),
+        Option(
+            "-c", str(total), f"context of all slots together: {slots} x {chosen.context}, because -c is divided by -np"
+        ),
+        Option(
+            "-b", str(chosen.budget + slots), f"tokens of one step: {chosen.budget} of prompts, and one for each slot"
+        ),
+        Option("--cache-type-k", kind, "type of the cache, for K"),
+        Option("--cache-type-v", kind, "type of the cache, for V"),
     ]
     if kind == "q8_0":
-        options.append(Option("-fa", "on", "an 8-bit V needs flash attention"))
+        options.append(Option("-fa", "on", "flash attention, required for an 8-bit V"))
     if chosen.mode == "static":
-        options.append(Option("--no-cont-batching", "", "whole batches, as in mode static"))
+        options.append(Option("--no-cont-batching", "", "whole batches, like mode static"))
     else:
-        options.append(Option("-cb", "", "continuous batching, its default: who ends frees its slot at once"))
+        options.append(
+            Option("-cb", "", "continuous batching (the default): a finished request frees its slot at once")
+        )
     if not chosen.prefix_cache:
-        options.append(Option("--no-cache-prompt", "", "prefixes are computed again, as here"))
+        options.append(Option("--no-cache-prompt", "", "no prefix cache, as here"))
     options += [
-        Option("--port", str(LLAMA_PORT), "said, so that the checks find it"),
-        Option("--metrics", "", "so that it can be watched; off by default"),
+        Option("--port", str(LLAMA_PORT), "the port that the commands below expect"),
+        Option("--metrics", "", "metrics, which are off by default"),
     ]
     warnings = [
-        f"llama-server divides: -c {total} over -np {slots} leaves {chosen.context} tokens for each request.",
-        f"It has no limit on waiting requests: the queue of {chosen.queue} needs a proxy in front of it.",
+        f"llama-server divides: -c {total} by -np {slots} gives {chosen.context} tokens for each request.",
+        f"llama-server does not limit waiting requests: a queue of {chosen.queue} needs a proxy in front of it.",
     ]
     if chosen.mode == "serial":
         _mode(chosen, warnings, "-np 1")
     return options, warnings, (
-        f"curl -s http://127.0.0.1:{LLAMA_PORT}/slots  # as many slots as -np, each with n_ctx {chosen.context}",
+        f"curl -s http://127.0.0.1:{LLAMA_PORT}/slots  # expect as many slots as -np, each with n_ctx {chosen.context}",
     )  # fmt: skip
 
 
-def _vllm(chosen: Chosen) -> _Parts:
+def _vllm(chosen: ExportedSettings) -> _Parts:
     slots = _slots(chosen)
     options = [
         Option("--max-num-seqs", str(slots), "slots: requests that run at the same time"),
         Option("--max-model-len", str(chosen.context), "context: tokens of one request, prompt and answer"),
         Option("--max-num-batched-tokens", str(chosen.budget + slots), "tokens of one step: the budget of "
-               f"{chosen.budget} + one for each slot, since running streams count there"),
-        Option("--max-num-queued-reqs", str(slots + chosen.queue), f"{slots} that run + {chosen.queue} that wait, "
-               "since both count there; more get 503, by default nobody does"),
+               f"{chosen.budget}, and one for each slot, because vLLM counts running streams too"),
+        Option("--max-num-queued-reqs", str(slots + chosen.queue), f"{slots} running + {chosen.queue} waiting, "
+               "because vLLM counts both; further ones get 503, which is off by default"),
         Option("--gpu-memory-utilization", f"{chosen.utilisation:g}", "share of the GPU memory for weights and "
                "cache; the pool gets what the weights leave"),
     ]  # fmt: skip
@@ -180,30 +192,30 @@ def _vllm(chosen: Chosen) -> _Parts:
         options.append(Option("--kv-cache-dtype", "int8_per_token_head", "8-bit with a scale for each token and head, "
                               "as here"))  # fmt: skip
     if not chosen.prefix_cache:
-        options.append(Option("--no-enable-prefix-caching", "", "prefixes are computed again, as here"))
+        options.append(Option("--no-enable-prefix-caching", "", "no prefix cache, as here"))
     warnings = [
-        "The pool is not set in tokens: it is what the weights leave of the utilisation.",
-        "A version that does not know --max-num-queued-reqs (0.32 does) queues without a limit.",
+        "The size of the pool is not set in tokens: it is what the weights leave of the GPU memory share.",
+        "A version without --max-num-queued-reqs (0.32 has it) does not limit the queue.",
     ]
     if chosen.kv_dtype == "fp32":
-        warnings.append("A cache of fp32 has no counterpart; it gets the type of the weights.")
+        warnings.append("An fp32 cache has no counterpart; the cache gets the type of the weights.")
     _mode(chosen, warnings, "--max-num-seqs 1")
     return options, warnings, (
-        f"curl -s http://127.0.0.1:{VLLM_PORT}/metrics | grep vllm:cache_config_info  # kv_cache_size_tokens and "
-        f"kv_cache_max_concurrency: at least {slots}",
+        f"curl -s http://127.0.0.1:{VLLM_PORT}/metrics | grep vllm:cache_config_info  # kv_cache_size_tokens; "
+        f"kv_cache_max_concurrency should be at least {slots}",
     )  # fmt: skip
 
 
-def _slots(chosen: Chosen) -> int:
-    """Those in effect: serial runs one request at a time whatever is set."""
+def _slots(chosen: ExportedSettings) -> int:
+    """The slots in effect: mode serial runs one request at a time, whatever is set."""
     return 1 if chosen.mode == "serial" else chosen.slots
 
 
-def _mode(chosen: Chosen, warnings: list[str], one: str) -> None:
+def _mode(chosen: ExportedSettings, warnings: list[str], one: str) -> None:
     if chosen.mode == "serial":
-        warnings.append(f"Mode serial becomes {one}: the {chosen.slots} slots set here are not in effect.")
+        warnings.append(f"Mode serial becomes {one}: the {chosen.slots} slots that are set here have no effect in it.")
     elif chosen.mode == "static":
-        warnings.append("Mode static has no counterpart: it batches continuously, which is better.")
+        warnings.append("Mode static has no counterpart: the server batches continuously, which is better.")
 
 
 # ------------------------------------------------------------------ the text
@@ -212,7 +224,7 @@ def _mode(chosen: Chosen, warnings: list[str], one: str) -> None:
 def _comments(export: Export, file: str | None) -> list[str]:
     lines = ["#!/bin/sh"] if file is None else _comment(file)
     lines += _comment(f"Settings for {export.server}, written by slotdeck export.")
-    if export.server != "ollama":  # comments cannot stand between the words of a command
+    if export.server != "ollama":  # A command cannot contain comments, so they come first.
         for one in export.options:
             lines += _comment(f"{_words(one)}: {one.reason}", "#   ")
     for warning in export.warnings:
@@ -220,12 +232,12 @@ def _comments(export: Export, file: str | None) -> list[str]:
     for title, commands in (("Apply:", export.apply), ("Verify:", export.verify)):
         lines += ["#", *_comment(title)]
         for command in commands:
-            lines += _comment(command, "#   ", wrap=False)  # one line each, to be copied
+            lines += _comment(command, "#   ", wrap=False)  # One line each, so that it can be copied.
     return lines
 
 
 def _comment(text: str, head: str = "# ", *, wrap: bool = True) -> list[str]:
-    """A comment that cannot become anything else: no control characters, no backslash that joins the next line."""
+    """A comment. Control characters and a trailing backslash are removed, so that it cannot become anything else."""
     text = "".join(character if character.isprintable() else "?" for character in text).rstrip("\\ ")
     if not wrap:
         return [head + text]
@@ -263,7 +275,7 @@ def _words(option: Option) -> str:
 
 
 def _unit_quoted(text: str) -> str:
-    """One word of a unit file in quotes: ``%`` and ``$`` are not expanded, control characters cannot end a line."""
+    """One quoted word of a unit file. ``%`` is escaped, and control characters cannot end a line."""
     text = "".join(character if character.isprintable() else "?" for character in text)
     for character, written in (("\\", "\\\\"), ('"', '\\"'), ("%", "%%")):
         text = text.replace(character, written)
@@ -271,6 +283,6 @@ def _unit_quoted(text: str) -> str:
 
 
 def _unit_word(text: str) -> str:
-    """One word of ``ExecStart=``, in quotes only where it needs them."""
+    """One word of ``ExecStart=``, quoted only if necessary; ``$`` is escaped."""
     plain = text and all(character.isalnum() or character in "-_./:=," for character in text)
     return text if plain else _unit_quoted(text).replace("$", "$$")

@@ -1,4 +1,4 @@
-"""What a planner is asked and what it answers. Numbers and sentences, no rules."""
+"""What the planner is asked and what it answers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Level = Literal["ok", "warn", "critical"]
 
 USERS = 5
 TURN_SECONDS = 90.0
-"""Between the turns of a person who reads, when nobody says otherwise."""
+"""Default time from one turn of a person to the next; people read in between."""
 
 
 @dataclass(frozen=True)
-class Now:
-    """The settings of the engine that is planned for: what nothing speaks against stays as it is."""
+class CurrentSettings:
+    """The settings of the engine that is planned for. A plan keeps them unless something speaks against them."""
 
     slots: int | None = None
     context: int | None = None
@@ -25,18 +25,21 @@ class Now:
 
     @property
     def overcommitted(self) -> str | None:
-        """How the slots promise more than the pool holds, in words; ``None`` if they do not."""
+        """A phrase if all slots together may need more than the pool holds, else ``None``."""
         if self.slots is None or self.context is None or self.kv_tokens is None:
             return None
         need = self.slots * self.context
         if need <= self.kv_tokens:
             return None
-        return f"{slots_words(self.slots)} x {self.context:,} = {need:,} tokens, the pool holds {self.kv_tokens:,}"
+        return (
+            f"{slots_text(self.slots)} x {self.context:,} may need {need:,} tokens, but the pool holds "
+            f"{self.kv_tokens:,}"
+        )
 
 
 @dataclass(frozen=True)
 class Question:
-    """All that is asked of the planner; ``None`` is not known."""
+    """Everything that the planner is asked; ``None`` means unknown."""
 
     model: ModelFacts
     memory: Memory
@@ -45,16 +48,16 @@ class Question:
     turn_seconds: float = TURN_SECONDS
     generate_seconds: float | None = None
     prompt: int | None = None
-    """Tokens, everything that is sent: system prompt, documents, earlier turns."""
+    """Tokens of everything that is sent: system prompt, documents, earlier turns."""
     answer: int | None = None
     context: int | None = None
     speed: Speed | None = None
-    now: Now = Now()
+    now: CurrentSettings = CurrentSettings()
 
 
 @dataclass(frozen=True)
-class Advised:
-    """One setting, its value, and why in one sentence."""
+class SettingAdvice:
+    """One setting, its value, and the reason for it."""
 
     name: str
     value: int
@@ -63,7 +66,7 @@ class Advised:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One thing to know, in words. ``key`` names the rule."""
+    """One sentence about a plan. ``key`` names the rule."""
 
     key: str
     level: Level
@@ -78,18 +81,18 @@ class Plan:
     capacity: Capacity
     load: Load
     wanted_slots: int
-    """What the people would need, whatever the memory holds."""
-    settings: tuple[Advised, ...]
-    """Empty when not even the weights fit."""
+    """Slots that the users need, whether or not the memory is large enough."""
+    settings: tuple[SettingAdvice, ...]
+    """Empty if not even the weights fit."""
     verdicts: tuple[Verdict, ...]
     assumed: tuple[str, ...] = field(default=())
-    """What was neither given nor measured."""
+    """Values that were neither given nor measured."""
 
     def setting(self, name: str) -> int | None:
-        """The value advised for a setting; ``None`` if there is none."""
+        """The recommended value of a setting; ``None`` if there is none."""
         return next((one.value for one in self.settings if one.name == name), None)
 
 
-def slots_words(number: int) -> str:
+def slots_text(number: int) -> str:
     """``1 slot``, ``4 slots``."""
     return f"{number} {'slot' if number == 1 else 'slots'}"

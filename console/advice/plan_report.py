@@ -1,4 +1,4 @@
-"""A plan as plain text of 80 columns, and as JSON."""
+"""A plan as text in 80 columns, and as JSON."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import textwrap
 from dataclasses import asdict
 from typing import Any
 
-from slotdeck.console.advice.capacity import about, byte_words
 from slotdeck.console.advice.plan import Plan
+from slotdeck.console.advice.units import about, bytes_text
 
 COLUMNS = 80
 LABEL = 18
 
 
 def plan_text(plan: Plan) -> list[str]:
-    """Lines of at most 80 characters: what fits, what to set and why, what to know."""
+    """Lines of at most 80 characters: what fits, what to set and why, and the verdicts."""
     question, capacity, load = plan.question, plan.capacity, plan.load
     model, memory, kv = question.model, question.memory, question.kv_dtype
     scales = model.scale_bytes(kv)
-    weights = "unknown" if model.weight_bytes is None else byte_words(model.weight_bytes)
-    share = f"{byte_words(memory.total)} x {memory.utilisation:g} = " if memory.gpu else ""
+    weights = "unknown" if model.weight_bytes is None else bytes_text(model.weight_bytes)
+    share = f"{bytes_text(memory.total)} x {memory.utilisation:g} = " if memory.gpu else ""
     rows = [
         ("weights", f"{weights}{f' as {model.weights}' if model.weights else ''}"),
-        ("memory", f"{share}{byte_words(memory.usable)} {'of the GPU' if memory.gpu else 'of RAM'}"),
+        ("memory", f"{share}{bytes_text(memory.usable)} {'of the GPU' if memory.gpu else 'of RAM'}"),
         ("one token", f"{model.kv_bytes(kv):,} bytes as {kv}" + (f" + {scales:,} of scales" if scales else "")),
-        ("one conversation", f"{capacity.context:,} tokens = {byte_words(capacity.conversation_bytes)}"),
-        ("cache", f"{byte_words(capacity.cache_bytes)} = {capacity.cache_tokens:,} tokens"),
+        ("one conversation", f"{capacity.context:,} tokens = {bytes_text(capacity.conversation_bytes)}"),
+        ("cache", f"{bytes_text(capacity.cache_bytes)} = {capacity.cache_tokens:,} tokens"),
         ("fits", f"{about(capacity.conversations)} conversations of {capacity.context:,} tokens"),
         *([] if question.speed is None else [
-            ("speed alone", f"reads {question.speed.prefill:,.3g} tokens/s, writes {question.speed.decode:,.3g}"),
+            ("one stream alone", f"reads {question.speed.prefill:,.3g} tokens/s, writes {question.speed.decode:,.3g}"),
         ]),
-        ("in flight", f"{load.in_flight:.3g} of {load.users} users: {load.generate_seconds:.3g} s of work for a turn, "
-                      f"one each {max(load.turn_seconds, load.generate_seconds):.3g} s"),
+        ("in flight", f"{load.in_flight:.3g} of {load.users} users: {load.generate_seconds:.3g} s of work per turn, "
+                      f"one turn every {max(load.turn_seconds, load.generate_seconds):.3g} s"),
     ]  # fmt: skip
     lines = [model.name]
     for label, text in rows:
@@ -61,7 +61,7 @@ def _hanging(head: str, text: str) -> list[str]:
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
-    """Every number of the plan, not rounded."""
+    """Every number of the plan, unrounded."""
     question, capacity, load = plan.question, plan.capacity, plan.load
     kv = question.kv_dtype
     return {

@@ -1,41 +1,35 @@
-"""How many people fit, what to set and why: rules on top of the arithmetic. Pure."""
+"""The planner: how many users fit, what to set, and why."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil
 
-from slotdeck.console.advice.capacity import (
-    EVERY_CONTEXT,
-    Capacity,
-    CapacityError,
-    Load,
-    byte_words,
-    context_for,
-)
-from slotdeck.console.advice.finding import PATIENCE
-from slotdeck.console.advice.plan import Advised, Plan, Question
-from slotdeck.console.advice.verdicts import verdicts_of
+from slotdeck.console.advice.capacity import CONTEXT_STEP, Capacity, CapacityError, Load, context_for
+from slotdeck.console.advice.finding import GIVE_UP_SECONDS
+from slotdeck.console.advice.plan import Plan, Question, SettingAdvice
+from slotdeck.console.advice.plan_verdicts import verdicts_of
+from slotdeck.console.advice.units import bytes_text
 from slotdeck.engine.settings import BLOCK_SIZE, SETTINGS
 
 GENERATE_SECONDS = 12.0
-"""Of one turn, when nobody says and nothing was measured."""
+"""Seconds of work for one turn if they are neither given nor computed from a measured speed."""
 CONTEXT = 2048
 SPARE_SLOTS = 1.25
-"""Slots for each request in flight: people do not come evenly."""
+"""Slots for each request in flight, because requests do not arrive evenly."""
 MIN_SLOTS = 2
-"""For more than one person: a second stream in a step is almost free, and nobody waits for another's long answer."""
+"""For more than one user. A second stream in a step is almost free, and nobody waits for another user's long answer."""
 COMFORTABLE_SLOTS = 4
-"""Advised where they fit, although fewer would do: people come at once now and then."""
-SMOOTH = 0.1
-"""Seconds that a piece of somebody's prompt may add to a step of those who watch text stream."""
-BUDGETS = (16, 2048)
+"""Recommended if they fit although fewer would be enough, because several users may ask at once."""
+SMOOTH_SECONDS = 0.1
+"""Seconds that reading a piece of a prompt may add to a step with streams in it."""
+MIN_BUDGET, MAX_BUDGET = 16, 2048
 BUDGET_CPU, BUDGET_GPU = 64, 512
-"""Without a measured speed."""
+"""Defaults without a measured speed."""
 
 
 def make_plan(question: Question) -> Plan:
-    """Answer the question. Raises CapacityError for numbers that make no sense."""
+    """Answer the question. Raises CapacityError for numbers that are out of range."""
     _check(question)
     seconds, assumed = _generate_seconds(question)
     load = Load(question.users, seconds, question.turn_seconds)
@@ -59,55 +53,56 @@ def _check(question: Question) -> None:
 
 
 def _generate_seconds(question: Question) -> tuple[float, tuple[str, ...]]:
-    """Seconds of work for one turn, and what had to be assumed for it."""
+    """Seconds of work for one turn, and the assumptions behind them."""
     if question.generate_seconds is not None:
         return question.generate_seconds, ()
     if question.speed is not None and question.prompt is not None and question.answer is not None:
-        return question.speed.turn(question.prompt, question.answer), ()
-    missing = "the lengths of prompt and answer" if question.speed is not None else "a measured speed"
+        return question.speed.turn_seconds(question.prompt, question.answer), ()
+    missing = "prompt and answer lengths are unknown"
     if question.speed is None:
-        missing += " (`slotdeck bench --calibrate`)"
-    return GENERATE_SECONDS, (f"{GENERATE_SECONDS:g} s of work for each turn, for want of {missing}",)
+        missing = "no speed was measured (`slotdeck bench --calibrate`)"
+    return GENERATE_SECONDS, (f"{GENERATE_SECONDS:g} s of work for each turn, because {missing}",)
 
 
 def _context(question: Question) -> tuple[int, str]:
+    """Tokens of one conversation, and why."""
     trained = question.model.trained_context
     if question.context is not None:
-        return question.context, "as asked for"
+        return question.context, "as you asked"
     if question.prompt is not None and question.answer is not None:
         need = context_for(question.prompt, question.answer)
-        text = f"a prompt of {question.prompt:,} and an answer of {question.answer:,} need it"
+        reason = f"fits a prompt of {question.prompt:,} and an answer of {question.answer:,}"
         if trained is not None and need > trained >= question.prompt + question.answer:
             need = trained
-        return need, text
+        return need, reason
     if question.now.context is not None:
-        return question.now.context, "as it is: the lengths are not given"
+        return question.now.context, "unchanged: the lengths are unknown"
     if trained is not None and trained < CONTEXT:
-        return trained, "the model was trained for no more"
-    return CONTEXT, "the default: the lengths are not given"
+        return trained, "the model was not trained for more"
+    return CONTEXT, "the default: the lengths are unknown"
 
 
-def _settings(plan: Plan, context_reason: str) -> tuple[Advised, ...]:
+def _settings(plan: Plan, context_reason: str) -> tuple[SettingAdvice, ...]:
     capacity = plan.capacity
     context = capacity.context
     if capacity.cache_tokens < context:
-        context = capacity.cache_tokens // EVERY_CONTEXT * EVERY_CONTEXT
-        context_reason = f"{capacity.context:,} do not fit, the cache holds {capacity.cache_tokens:,}"
+        context = capacity.cache_tokens // CONTEXT_STEP * CONTEXT_STEP
+        context_reason = f"{capacity.context:,} do not fit: the cache holds {capacity.cache_tokens:,}"
         if context == 0:
             return ()
     fit = capacity.cache_tokens // context
-    slots = min(_comfortable(plan), fit)
+    slots = min(_comfortable_slots(plan), fit)
     return (
-        Advised("slots", slots, _slots_reason(plan, slots, fit)),
-        Advised("context", context, context_reason),
+        SettingAdvice("slots", slots, _slots_reason(plan, slots, fit)),
+        SettingAdvice("context", context, context_reason),
         _queue(plan, slots),
         _budget(plan.question),
         _pool(plan, slots, context),
     )
 
 
-def _comfortable(plan: Plan) -> int:
-    """What is wanted, and some more where that costs nothing; those in force if they are about as many."""
+def _comfortable_slots(plan: Plan) -> int:
+    """The slots that are needed, and a few more if that costs nothing. The current number is kept if it is close."""
     wanted, now = plan.wanted_slots, plan.question.now.slots
     if now is not None and wanted <= now <= max(COMFORTABLE_SLOTS, 2 * wanted):
         return now
@@ -116,51 +111,51 @@ def _comfortable(plan: Plan) -> int:
 
 def _slots_reason(plan: Plan, slots: int, fit: int) -> str:
     load, wanted = plan.load, plan.wanted_slots
-    flight = f"{load.in_flight:.3g} in flight"
+    in_flight = f"{load.in_flight:.3g} requests in flight"
     if slots < wanted:
-        return f"{flight}, but the cache holds {fit} such contexts"
+        return f"{in_flight}, but the cache holds only {fit} such contexts"
     if slots == plan.question.now.slots:
-        return f"as it is: {flight}, and they fit"
+        return f"unchanged: {in_flight} fit"
     if load.users == 1:
-        return "there is one"
+        return "there is one user"
     if load.in_flight >= load.users:
-        return f"nobody pauses: all {load.users} are in flight"
+        return f"users never pause: all {load.users} requests are in flight"
     if slots > ceil(load.in_flight * SPARE_SLOTS):
-        return f"{flight}, and a further stream is almost free"
-    return f"{flight} on average, and a quarter more"
+        return f"{in_flight}; further streams are almost free"
+    return f"{in_flight} on average, plus a quarter"
 
 
-def _queue(plan: Plan, slots: int) -> Advised:
+def _queue(plan: Plan, slots: int) -> SettingAdvice:
     pace = plan.load.generate_seconds / slots
     others = max(1, plan.load.users - slots)
-    depth = max(1, min(int(PATIENCE / pace), others, int(SETTINGS["queue"].maximum or others)))
-    wait = f"at best a place each {pace:.2g} s, {depth * pace:.2g} s for the last"
+    depth = max(1, min(int(GIVE_UP_SECONDS / pace), others, int(SETTINGS["queue"].maximum or others)))
+    wait = f"a slot frees up every {pace:.2g} s at best, so the last request waits {depth * pace:.2g} s"
     if depth == others:
-        return Advised("queue", depth, f"{wait}; no more can be left over")
-    return Advised("queue", depth, f"{wait}, others get 503 at once")
+        return SettingAdvice("queue", depth, f"{wait}; no more users can be waiting")
+    return SettingAdvice("queue", depth, f"{wait}; a longer queue would only make people wait longer")
 
 
-def _budget(question: Question) -> Advised:
-    low, high = BUDGETS
+def _budget(question: Question) -> SettingAdvice:
     if question.speed is None:
         if question.now.budget is not None:
-            return Advised("budget", question.now.budget, "as it is: prefill speed was not measured")
-        where, value = ("GPU", BUDGET_GPU) if question.memory.gpu else ("CPU", BUDGET_CPU)
-        return Advised("budget", value, f"the default on a {where}: prefill speed was not measured")
-    value = low
-    while value * 2 <= min(question.speed.prefill * SMOOTH, high):
+            return SettingAdvice("budget", question.now.budget, "unchanged: prefill speed was not measured")
+        device, value = ("GPU", BUDGET_GPU) if question.memory.gpu else ("CPU", BUDGET_CPU)
+        return SettingAdvice("budget", value, f"the default on a {device}: prefill speed was not measured")
+    value = MIN_BUDGET
+    while value * 2 <= min(question.speed.prefill * SMOOTH_SECONDS, MAX_BUDGET):
         value *= 2
     cost = value / question.speed.prefill * 1000
-    return Advised("budget", value, f"adds about {cost:.2g} ms to a step of those who watch")
+    return SettingAdvice("budget", value, f"reading prompts adds about {cost:.2g} ms to a step with streams")
 
 
-def _pool(plan: Plan, slots: int, context: int) -> Advised:
-    capacity, most = plan.capacity, int(SETTINGS["kv_tokens"].maximum or 0)
-    fits = min(capacity.cache_tokens, most)
-    need = min(ceil(slots * context / BLOCK_SIZE) * BLOCK_SIZE, most)
+def _pool(plan: Plan, slots: int, context: int) -> SettingAdvice:
+    capacity, maximum = plan.capacity, int(SETTINGS["kv_tokens"].maximum or 0)
+    fits = min(capacity.cache_tokens, maximum)
+    need = min(ceil(slots * context / BLOCK_SIZE) * BLOCK_SIZE, maximum)
+    now = plan.question.now.kv_tokens
     if plan.question.memory.gpu:
-        return Advised("kv_tokens", fits, "what the weights leave; the rest keeps prefixes")
-    if plan.question.now.kv_tokens is not None and need <= plan.question.now.kv_tokens <= fits:
-        return Advised("kv_tokens", plan.question.now.kv_tokens, "as it is; what is left over keeps prefixes")
-    size = byte_words(need * capacity.model.token_bytes(capacity.kv_dtype))
-    return Advised("kv_tokens", need, f"{slots} x {context:,} = {size}: nobody is preempted")
+        return SettingAdvice("kv_tokens", fits, "all that the weights leave; the surplus caches prefixes")
+    if now is not None and need <= now <= fits:
+        return SettingAdvice("kv_tokens", now, "unchanged; the surplus caches prefixes")
+    size = bytes_text(need * capacity.model.token_bytes(capacity.kv_dtype))
+    return SettingAdvice("kv_tokens", need, f"{slots} x {context:,} = {size}, so no request is preempted")

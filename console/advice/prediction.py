@@ -1,7 +1,7 @@
-"""What a finding's change would have done: the requests that were recorded are sent again, to the simulator.
+"""The predicted effect of a finding's change: the recorded requests are replayed in the simulator.
 
-The settings that were in force are simulated too. What that says beside what was measured tells whether the simulator
-can be believed about this traffic, and both sides of a prediction are then of the same kind. Pure.
+They are also replayed under the settings that were in force. Comparing that with what was measured shows whether the
+simulator can be trusted for this traffic. It also makes both sides of a prediction comparable.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from slotdeck.console.advice.calibration import Calibration
-from slotdeck.console.advice.finding import FEW_REQUESTS, time_text
-from slotdeck.console.advice.outcome import Outcome
+from slotdeck.console.advice.finding import MIN_REQUESTS
 from slotdeck.console.advice.recorded import replay
+from slotdeck.console.advice.simulation_result import SimulationResult
+from slotdeck.console.advice.units import time_text
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import LimitInfo, WindowInfo
 from slotdeck.engine.telemetry.history.schema import RequestRecord
 
 PREDICTABLE = ("queue", "preemption", "prefill", "decode", "budget")
-"""Rules whose traffic is recorded whole: what was refused or gave up is not, and cannot be sent again."""
+"""Rules whose traffic is recorded completely. Requests that were refused or given up cannot be replayed."""
 MAX_TOKENS = 20_000
-"""Tokens written by the requests that are sent again, the newest ones; more would take many seconds to simulate."""
-BELIEVED = 1.5
-"""The simulation of what was may differ from what was measured by this factor, each way."""
-NOTICEABLE = 0.05
-"""Seconds below which such a difference is none."""
+"""Output tokens of the newest requests that are replayed at most; more would take many seconds to simulate."""
+MAX_ERROR_FACTOR = 1.5
+"""The simulation of the past may differ from the measurement by this factor in either direction."""
+MAX_ERROR_SECONDS = 0.05
+"""A smaller difference is always accepted."""
 
 
 class NoPredictionError(ValueError):
@@ -33,8 +34,8 @@ class NoPredictionError(ValueError):
 
 
 @dataclass(frozen=True)
-class Expected:
-    """What one simulation says; ``None``: nothing was sampled."""
+class PredictedMetrics:
+    """The result of one simulation; ``None`` without samples. Times are in seconds."""
 
     ttft_p95: float | None
     itl_p95: float | None
@@ -42,26 +43,28 @@ class Expected:
     preemptions: int
 
     @classmethod
-    def of(cls, outcome: Outcome) -> Expected:
+    def of(cls, result: SimulationResult) -> PredictedMetrics:
         """The numbers that a comparison shows."""
-        return cls(outcome.ttft_p95, outcome.itl_p95, outcome.tokens_per_second, outcome.preemptions)
+        return cls(result.ttft_p95, result.itl_p95, result.tokens_per_second, result.preemptions)
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The recorded requests under the settings that were in force, and under those that a finding names."""
+    """The recorded requests under the settings that were in force (``now``), and after the change (``then``)."""
 
-    now: Expected
-    then: Expected
+    now: PredictedMetrics
+    then: PredictedMetrics
     requests: int
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """``TTFT p95 4.1 s → 1.2 s, ITL p95 35 ms → 41 ms, tok/s 88 → 140``."""
         now, then = self.now, self.then
-        parts = [f"TTFT p95 {time_text(now.ttft_p95)} → {time_text(then.ttft_p95)}",
-                 f"ITL p95 {time_text(now.itl_p95)} → {time_text(then.itl_p95)}",
-                 f"tok/s {now.generated_per_second or 0:.0f} → {then.generated_per_second or 0:.0f}"]  # fmt: skip
+        parts = [
+            f"TTFT p95 {time_text(now.ttft_p95)} → {time_text(then.ttft_p95)}",
+            f"ITL p95 {time_text(now.itl_p95)} → {time_text(then.itl_p95)}",
+            f"tok/s {now.generated_per_second or 0:.0f} → {then.generated_per_second or 0:.0f}",
+        ]
         if now.preemptions or then.preemptions:
             parts.append(f"preempted {now.preemptions} → {then.preemptions}")
         return ", ".join(parts)
@@ -74,31 +77,35 @@ def predict(
     calibration: Calibration,
     measured: WindowInfo,
 ) -> Prediction:
-    """``measured`` is what the records were really like. Raises NoPredictionError."""
-    sent = _newest(records)
-    if len(sent) < FEW_REQUESTS:
-        raise NoPredictionError(f"only {len(sent)} requests are recorded")
+    """Predict the effect of ``changes``.
+
+    ``records`` are the recorded requests, oldest first; ``measured`` is what the engine measured for them. Raises
+    NoPredictionError.
+    """
+    replayed = _newest(records)
+    if len(replayed) < MIN_REQUESTS:
+        raise NoPredictionError(f"only {len(replayed)} requests are recorded")
     before, after = _settings(limits, {}), _settings(limits, changes)
-    now = Expected.of(replay(sent, before, calibration))
-    for name, said, was in (
+    now = PredictedMetrics.of(replay(replayed, before, calibration))
+    for name, simulated, actual in (
         ("TTFT", now.ttft_p95, measured.ttft_p95),
         ("ITL", now.itl_p95, measured.itl_p95),
     ):
-        if not _near(said, was):
+        if not _close(simulated, actual):
             raise NoPredictionError(
-                f"the simulator says {name} p95 {time_text(said)} where {time_text(was)} was measured; "
-                "the calibration may be old, or the machine busy with other work"
+                f"the simulator computes a {name} p95 of {time_text(simulated)}, but {time_text(actual)} was measured; "
+                "the calibration may be out of date, or other programs may keep the machine busy"
             )
-    return Prediction(now, Expected.of(replay(sent, after, calibration)), len(sent))
+    return Prediction(now, PredictedMetrics.of(replay(replayed, after, calibration)), len(replayed))
 
 
 def _newest(records: Sequence[RequestRecord]) -> list[RequestRecord]:
-    """Those that can be sent again, as many of the newest as are not too much work; ``records`` are oldest first."""
+    """The newest requests that can be replayed, up to :data:`MAX_TOKENS`, oldest first."""
     known = [record for record in records if record.duration is not None and record.output_tokens]
-    written, number = 0, 0
+    tokens, number = 0, 0
     for record in reversed(known):
-        written += record.output_tokens or 0
-        if written > MAX_TOKENS:
+        tokens += record.output_tokens or 0
+        if tokens > MAX_TOKENS:
             break
         number += 1
     return known[len(known) - number :]
@@ -111,12 +118,12 @@ def _settings(limits: LimitInfo, changes: Mapping[str, Any]) -> LiveSettings:
     except ValueError as error:
         raise NoPredictionError("the engine would refuse these settings") from error
     if any(values[name] is None for name in ("slots", "context", "queue", "budget", "kv_tokens")):
-        raise NoPredictionError("this server does not tell its settings")
+        raise NoPredictionError("this server does not report its settings")
     return settings
 
 
-def _near(said: float | None, was: float | None) -> bool:
-    if said is None or was is None:
-        return said is was
-    low, high = sorted((said, was))
-    return high - low < NOTICEABLE or high <= BELIEVED * low
+def _close(simulated: float | None, actual: float | None) -> bool:
+    if simulated is None or actual is None:
+        return simulated is actual
+    low, high = sorted((simulated, actual))
+    return high - low < MAX_ERROR_SECONDS or high <= MAX_ERROR_FACTOR * low

@@ -1,15 +1,16 @@
-"""What a running engine tells the planner: its model and the memory that its pool may take. Pure."""
+"""What a running engine tells the planner: its model, its settings, and the memory that its pool may take."""
 
 from __future__ import annotations
 
-from slotdeck.console.advice.capacity import KV_WIDTHS, UTILISATION, Memory, ModelFacts
-from slotdeck.console.advice.plan import Now
-from slotdeck.engine.settings import LiveSettings
+from slotdeck.console.advice.capacity import Memory, ModelFacts
+from slotdeck.console.advice.plan import CurrentSettings
+from slotdeck.engine.core.kv_memory import KV_VALUE_BYTES
+from slotdeck.engine.settings import GPU_MEMORY_SHARE, LiveSettings
 from slotdeck.engine.telemetry.frame import Frame
 
 
 def model_of(frame: Frame) -> ModelFacts | None:
-    """The model that is served; ``None`` if its sizes are not known, as with other servers."""
+    """The served model; ``None`` if its sizes are unknown, as with other servers."""
     engine = frame.engine
     if engine.layers is None or engine.kv_heads is None or engine.head_dim is None:
         return None
@@ -26,28 +27,30 @@ def model_of(frame: Frame) -> ModelFacts | None:
 
 
 def kv_dtype_of(frame: Frame) -> str | None:
-    """The type of its cache, if it is one that the arithmetic knows."""
-    return frame.engine.kv_dtype if frame.engine.kv_dtype in KV_WIDTHS else None
+    """The engine's KV type; ``None`` if the arithmetic does not know it."""
+    return frame.engine.kv_dtype if frame.engine.kv_dtype in KV_VALUE_BYTES else None
 
 
 def settings_of(frame: Frame) -> LiveSettings:
-    """All live settings in force, the default for what is not known; an ITL target is left out, since the budget that
-    it chooses is known only while it runs."""
+    """The live settings in force, with the default for each that is unknown.
+
+    The ITL target is left out, because the budget that it leads to is only known while the engine runs.
+    """
     known = {name: value for name in LiveSettings.model_fields if (value := getattr(frame.limits, name)) is not None}
     return LiveSettings(**known | {"itl_target": 0})
 
 
-def now_of(frame: Frame) -> Now:
-    """The settings that a plan may leave as they are."""
+def current_settings_of(frame: Frame) -> CurrentSettings:
+    """The settings that a plan may keep."""
     limits = frame.limits
-    return Now(slots=limits.slots, context=limits.context, budget=limits.budget, kv_tokens=frame.pool.total)
+    return CurrentSettings(slots=limits.slots, context=limits.context, budget=limits.budget, kv_tokens=frame.pool.total)
 
 
-def memory_of(frame: Frame, utilisation: float = UTILISATION) -> Memory | None:
-    """What weights and cache of this engine could take: what is free now and what they take already.
+def memory_of(frame: Frame, utilisation: float = GPU_MEMORY_SHARE) -> Memory | None:
+    """The memory that weights and KV cache of this engine could take; ``None`` if it is unknown.
 
-    ``utilisation`` is for a GPU. Weights that are mapped from a file are not counted as used by the system, so they
-    are not added.
+    On a CPU this is the free memory and what the engine's pool and weights take already. Weights that are mapped from
+    a file are not added, because the system does not count them as used. ``utilisation`` applies to a GPU.
     """
     host, engine, pool = frame.host, frame.engine, frame.pool
     if (engine.device or "").startswith("cuda"):

@@ -1,9 +1,14 @@
-"""Tries hundreds of settings on simulated traffic and says which to take. Pure.
+"""Tries hundreds of settings on simulated traffic and recommends one.
 
-Many settings need no run of their own. Some cannot differ from one that was run: a queue that never filled may be
-longer or shorter as far as nobody waited, slots that were never all taken may be more, a pool that bound nobody may be
-larger, and a context that refused nobody may be larger in the same pool. Others are sure to refuse somebody: a queue
-shorter than what waited in a run that is the same up to that moment.
+Many settings need no run of their own, because their result is known from another run:
+
+- A queue of another length gives the same result if it is never full in either case.
+- More slots give the same result if the slots were never all in use.
+- A larger pool gives the same result if the pool never limited anything.
+- A larger context in the same pool gives the same result if no request was too long.
+
+Other settings are sure to refuse a request: those with a queue that is shorter than what waited in an otherwise equal
+run. They are ruled out without a run.
 """
 
 from __future__ import annotations
@@ -12,33 +17,33 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from slotdeck.console.advice.outcome import Outcome
+from slotdeck.console.advice.simulation_result import SimulationResult
 from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings
 
 SLOTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 BUDGETS = (32, 64, 128, 256, 512)
 QUEUES = (2, 4, 8, 16, 64)
 CONTEXTS = (1, 2)
-"""Times what the longest request needs."""
+"""Contexts to try, as multiples of what the longest request needs."""
 POOLS = (0.5, 1.0)
-"""Times slots x the context that is needed."""
+"""Pools to try, as multiples of slots x the needed context."""
 NEAR = 1.05
-"""Scores this close are the same to people; then the smaller setting is taken."""
+"""Scores within this factor count as equal; the smaller setting is then preferred."""
 
-Run = Callable[[LiveSettings], Outcome]
+Run = Callable[[LiveSettings], SimulationResult]
 
 
 @dataclass(frozen=True)
 class Goals:
-    """What must hold: seconds that 19 of 20 first tokens and gaps keep, nobody preempted, nobody refused."""
+    """Limits for the p95 of TTFT and ITL, in seconds. Besides, no request may be preempted or refused."""
 
     ttft_p95: float = 2.0
     itl_p95: float = 0.15
 
 
 @dataclass(frozen=True)
-class Tried:
-    """One setting and what its run gave; ``None`` times had no samples."""
+class Trial:
+    """One combination of settings and its result. Times are in seconds, ``None`` without samples."""
 
     settings: LiveSettings
     ttft_p50: float | None
@@ -48,15 +53,15 @@ class Tried:
     tokens_per_second: float | None
     preemptions: int
     refused: int
-    """503s, and requests longer than the context."""
+    """Refusals with 503, and requests that are too long for the context."""
     finished: int
-    most_waiting: int
-    most_queued: int
-    most_admitted: int
+    max_waiting: int
+    max_queued: int
+    max_admitted: int
     pool_bound: bool
 
     @classmethod
-    def of(cls, settings: LiveSettings, outcome: Outcome) -> Tried:
+    def of(cls, settings: LiveSettings, outcome: SimulationResult) -> Trial:
         return cls(
             settings=settings,
             ttft_p50=outcome.ttft_p50,
@@ -67,18 +72,18 @@ class Tried:
             preemptions=outcome.preemptions,
             refused=outcome.rejected + outcome.too_long,
             finished=outcome.finished,
-            most_waiting=outcome.most_waiting,
-            most_queued=outcome.most_queued,
-            most_admitted=outcome.most_admitted,
+            max_waiting=outcome.max_waiting,
+            max_queued=outcome.max_queued,
+            max_admitted=outcome.max_admitted,
             pool_bound=outcome.pool_bound,
         )
 
     def score(self, goals: Goals) -> float:
-        """How much of the tighter goal is used up; above 1 it is missed."""
+        """How much of the tighter limit is used; above 1 a goal is missed."""
         return max((self.ttft_p95 or 0.0) / goals.ttft_p95, (self.itl_p95 or 0.0) / goals.itl_p95)
 
     def misses(self, goals: Goals) -> list[str]:
-        """Which goals it does not keep, in words; empty when all hold."""
+        """The names of the goals that are missed."""
         found = []
         if self.ttft_p95 is None or self.ttft_p95 > goals.ttft_p95:
             found.append("TTFT p95")
@@ -92,25 +97,31 @@ class Tried:
 
 
 @dataclass
-class Found:
-    """The result of a search. ``tried`` holds every setting whose run is known, ``simulated`` counts the runs behind
-    them, ``refusing`` the settings that were ruled out because their queue is sure to refuse somebody."""
+class SearchResult:
+    """The result of a search.
+
+    ``tried`` holds every combination whose result is known. ``simulated`` counts the runs behind them. ``refusing``
+    counts the combinations that were ruled out because their queue is sure to refuse a request.
+    """
 
     goals: Goals
-    tried: list[Tried] = field(default_factory=list)
+    tried: list[Trial] = field(default_factory=list)
     refusing: int = 0
     simulated: int = 0
     requests: int = 0
-    """Served in all runs together."""
+    """Requests served in all runs together."""
 
     @property
-    def kept(self) -> list[Tried]:
-        """Those that keep all goals, best first."""
+    def kept(self) -> list[Trial]:
+        """The trials that reach all goals, best first."""
         return self._ranked([tried for tried in self.tried if not tried.misses(self.goals)])
 
     @property
-    def ranked(self) -> list[Tried]:
-        """Those that keep all goals, or when there are none, all: fewest misses first."""
+    def ranked(self) -> list[Trial]:
+        """The trials that reach all goals, best first; if there are none, all trials.
+
+        In the second case those without refusals and preemptions come first, then the best scores.
+        """
         kept = self.kept
         if kept:
             return kept
@@ -120,19 +131,19 @@ class Found:
         )
 
     @property
-    def choice(self) -> Tried | None:
+    def choice(self) -> Trial | None:
         return next(iter(self.ranked), None)
 
     @property
-    def runner_up(self) -> Tried | None:
-        """The best that differs in slots, budget or mode, so that comparing the two says something."""
+    def runner_up(self) -> Trial | None:
+        """The best trial that differs from the choice in slots, budget or mode, so that a comparison is useful."""
         first = self.choice
         if first is None:
             return None
         return next((tried for tried in self.ranked if _kind(tried) != _kind(first)), None)
 
-    def _ranked(self, kept: list[Tried]) -> list[Tried]:
-        """By score, but what is near the best by size: the smallest pool, the fewest slots, the shortest queue."""
+    def _ranked(self, kept: list[Trial]) -> list[Trial]:
+        """Sorted by score. Scores near the best count as equal; then smaller settings come first, pool before slots."""
         best = min((tried.score(self.goals) for tried in kept), default=0.0)
         return sorted(
             kept,
@@ -142,11 +153,13 @@ class Found:
             ),
         )
 
-    def frontier(self) -> list[Tried]:
-        """Settings that no other beats in TTFT p95, ITL p95, tokens/s and size of the pool at once; of equals the
-        smallest. Those that refuse or preempt are left out, unless all do."""
+    def frontier(self) -> list[Trial]:
+        """The Pareto frontier: trials that no other trial beats in TTFT p95, ITL p95, tokens/s and pool size at once.
+
+        Of equal trials the smallest is kept. Trials that refuse or preempt are left out unless all do.
+        """
         calm = [tried for tried in self.tried if not tried.refused and not tried.preemptions] or self.tried
-        smallest: dict[tuple[float, ...], Tried] = {}
+        smallest: dict[tuple[float, ...], Trial] = {}
         for tried in sorted(calm, key=_size):
             smallest.setdefault(_worth(tried)[:3], tried)
         candidates = list(smallest.values())
@@ -162,8 +175,8 @@ class Found:
         return sorted(best, key=lambda tried: (tried.score(self.goals), _size(tried)))
 
 
-def _worth(tried: Tried) -> tuple[float, ...]:
-    """Small is good; rounded to what people tell apart."""
+def _worth(tried: Trial) -> tuple[float, ...]:
+    """Smaller is better in every place. Values are rounded to differences that people notice."""
     return (
         round(tried.ttft_p95 or 0.0, 2),
         round(tried.itl_p95 or 0.0, 3),
@@ -172,19 +185,19 @@ def _worth(tried: Tried) -> tuple[float, ...]:
     )
 
 
-def _size(tried: Tried) -> tuple[int, ...]:
+def _size(tried: Trial) -> tuple[int, ...]:
     settings = tried.settings
     return settings.kv_tokens, settings.slots, settings.context, settings.queue, settings.budget
 
 
-def _kind(tried: Tried) -> tuple[int, int, str]:
+def _kind(tried: Trial) -> tuple[int, int, str]:
     return tried.settings.slots, tried.settings.budget, tried.settings.mode
 
 
-def pools(slots: int, context: int, most_pool: int) -> list[int]:
-    """Sizes of the pool to try, in tokens, for a context that is needed."""
+def pools(slots: int, context: int, max_pool: int) -> list[int]:
+    """Pool sizes to try, in tokens, smallest first. ``context`` is what the longest request needs."""
     wanted = {max(context, int(part * slots * context)) for part in POOLS}
-    return sorted(-(-size // BLOCK_SIZE) * BLOCK_SIZE for size in wanted if size <= most_pool)
+    return sorted(-(-size // BLOCK_SIZE) * BLOCK_SIZE for size in wanted if size <= max_pool)
 
 
 def search(
@@ -193,21 +206,24 @@ def search(
     *,
     goals: Goals,
     context: int,
-    most_slots: int,
-    most_pool: int,
+    max_slots: int,
+    max_pool: int,
     budgets: Sequence[int] = BUDGETS,
     modes: Iterable[str] = ("continuous",),
     on_run: Callable[[LiveSettings], None] | None = None,
-) -> Found:
-    """Try slots, pool, queue, budget and context, and the modes named. ``context`` is what the longest request needs;
-    ``most_pool`` is what memory allows, in tokens."""
-    found = Found(goals)
+) -> SearchResult:
+    """Try combinations of slots, pool, queue, budget, context and the given modes.
+
+    ``run`` simulates the traffic under one combination. ``context`` is what the longest request needs and ``max_pool``
+    what the memory allows, both in tokens. ``on_run`` is called before each run.
+    """
+    found = SearchResult(goals)
     for mode, budget in product(modes, budgets):
         runs = _Runs(run, base.model_copy(update={"mode": mode, "budget": budget}), found, on_run)
         for slots in SLOTS:
-            if slots > most_slots or (mode == "serial" and slots > 1):
+            if slots > max_slots or (mode == "serial" and slots > 1):
                 break
-            for pool in pools(slots, context, most_pool):
+            for pool in pools(slots, context, max_pool):
                 if slots * BLOCK_SIZE > pool:
                     continue
                 for queue in sorted(QUEUES, reverse=True):
@@ -223,17 +239,19 @@ def search(
 
 
 class _Runs:
-    """The runs of one mode and budget, smallest slots and pools first, longest queue first."""
+    """The runs of one mode and budget. Callers must try few slots, small pools and long queues first."""
 
     def __init__(
-        self, run: Run, base: LiveSettings, found: Found, on_run: Callable[[LiveSettings], None] | None
+        self, run: Run, base: LiveSettings, found: SearchResult, on_run: Callable[[LiveSettings], None] | None
     ) -> None:
         self._run, self._base, self._found, self._on_run = run, base, found, on_run
-        self._done: list[Tried] = []
+        self._done: list[Trial] = []
 
-    def tried(self, slots: int, pool: int, queue: int, context: int) -> Tried | None:
-        """What this setting gives: an earlier run that cannot differ, or a new one; ``None`` when it is sure to refuse
-        somebody."""
+    def tried(self, slots: int, pool: int, queue: int, context: int) -> Trial | None:
+        """The result of a combination, from an earlier run that cannot differ or from a new run.
+
+        ``None`` if the combination is sure to refuse a request.
+        """
         same = next((done for done in self._done if _cannot_differ(done, slots, pool, queue)), None)
         if same is not None:
             return same
@@ -243,31 +261,31 @@ class _Runs:
         settings = self._base.model_copy(update=changes)
         if self._on_run is not None:
             self._on_run(settings)
-        tried = Tried.of(settings, self._run(settings))
+        tried = Trial.of(settings, self._run(settings))
         self._found.simulated += 1
         self._found.requests += tried.finished
         self._done.append(tried)
         return tried
 
 
-def _cannot_differ(done: Tried, slots: int, pool: int, queue: int) -> bool:
-    same_queue = queue == done.settings.queue or (not done.refused and done.most_waiting <= queue)
+def _cannot_differ(done: Trial, slots: int, pool: int, queue: int) -> bool:
+    same_queue = queue == done.settings.queue or (not done.refused and done.max_waiting <= queue)
     return same_queue and _alike(done, slots, pool)
 
 
-def _sure_to_refuse(done: Tried, slots: int, pool: int, queue: int) -> bool:
-    """Until its queue overflows, a run with a shorter queue is the same run."""
-    overflows = queue < done.settings.queue and (done.refused > 0 or done.most_queued > queue)
+def _sure_to_refuse(done: Trial, slots: int, pool: int, queue: int) -> bool:
+    """A run with a shorter queue is the same run until that queue overflows."""
+    overflows = queue < done.settings.queue and (done.refused > 0 or done.max_queued > queue)
     return overflows and _alike(done, slots, pool)
 
 
-def _alike(done: Tried, slots: int, pool: int) -> bool:
-    """Whether slots and pool make no difference to what was run."""
+def _alike(done: Trial, slots: int, pool: int) -> bool:
+    """Whether other slots and another pool make no difference to a run."""
     before = done.settings
     same_pool = pool == before.kv_tokens or (pool > before.kv_tokens and not done.pool_bound)
-    same_slots = slots == before.slots or (slots > before.slots and done.most_admitted < before.slots)
+    same_slots = slots == before.slots or (slots > before.slots and done.max_admitted < before.slots)
     return same_pool and same_slots
 
 
-def _with(tried: Tried, **changes: int) -> Tried:
+def _with(tried: Trial, **changes: int) -> Trial:
     return replace(tried, settings=tried.settings.model_copy(update=changes))

@@ -1,4 +1,4 @@
-"""Makes of a simulation what an engine would have told: the same counters, events and frames, once a second."""
+"""Turns a simulation into what an engine would have reported: the same counters, events and frames, once a second."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ FRAME_SECONDS = 1.0
 
 
 class FrameMaker(Watcher):
-    """Watches one simulation. ``start`` is the wall clock of its beginning; ``token_bytes``: K and V, and scales."""
+    """Watches one simulation and collects its frames.
+
+    ``start`` is the wall clock at its beginning. ``token_bytes`` are the bytes of one token: K and V, and scales.
+    """
 
     def __init__(self, info: EngineInfo, start: float, token_bytes: tuple[int, int] = (0, 0)) -> None:
         self.frames: list[Frame] = []
@@ -27,7 +30,7 @@ class FrameMaker(Watcher):
         self._simulator: Simulator | None = None
 
     def watch(self, simulator: Simulator) -> None:
-        """Whose scheduler the frames show. Called by the simulator itself."""
+        """Called by the simulator whose scheduler the frames show."""
         self._simulator = simulator
         self._frame(0.0)
 
@@ -52,12 +55,12 @@ class FrameMaker(Watcher):
         self._telemetry.observe_step(plan, seconds, now, generated)
 
     def rest(self, until: float) -> None:
-        """Nothing more happens before ``until``: frames of the seconds that have passed."""
+        """Make the frames up to ``until``; nothing more happens before that."""
         while self._next <= until:
             self._frame(self._next)
 
     def end(self) -> None:
-        """All was answered: one more frame shows it."""
+        """Make a last frame, which shows that everything was answered."""
         self._frame(max(self._now, self._next))
 
     def _frame(self, now: float) -> None:

@@ -1,7 +1,7 @@
-"""The engine's own scheduler on a virtual clock: minutes of traffic in seconds, with a price list instead of a model.
+"""Runs the engine's own scheduler on a virtual clock: minutes of traffic in seconds.
 
-Everything that decides is ``engine/core`` itself; only two things are made up here: how long a step takes
-(:mod:`slotdeck.console.advice.step_model`) and what people send (:mod:`slotdeck.console.advice.traffic`). Pure.
+``engine/core`` makes all decisions. Only two things are simulated: how long a step takes
+(:mod:`slotdeck.console.advice.step_model`), and what users send (:mod:`slotdeck.console.advice.traffic`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from slotdeck.console.advice.outcome import Outcome
+from slotdeck.console.advice.simulation_result import SimulationResult
 from slotdeck.console.advice.step_model import StepTimes
 from slotdeck.console.advice.traffic import Edge, Turn, User
 from slotdeck.engine.core.block_pool import BlockPool, blocks_for
@@ -29,21 +29,24 @@ from slotdeck.engine.telemetry.frame_builder import estimates
 from slotdeck.engine.telemetry.step_log import StepWork, work_of
 from slotdeck.engine.telemetry.windows import percentile
 
-BUSY_TRIES = 5
-"""Sends of one message that is refused with 503, before its user gives it up."""
+MAX_TRIES = 5
+"""How often a user sends a message that is refused with 503 before giving it up."""
 MIN_TURNAROUND = 1e-4
-"""Seconds: a client that is refused for good and never pauses must not ask for ever at one instant."""
+"""Seconds. Time must pass even if every request of a client that never pauses is refused for good."""
 RECENT = 20
-"""Finished requests whose length the estimate of a wait is made from, as in the engine."""
+"""Number of finished requests from whose lengths a wait is estimated, as in the engine."""
 SHARED_TOKENS = 24
-"""Tokens at the beginning of every conversation: what the chat template says before anybody else."""
+"""Tokens of the chat template at the beginning of every conversation."""
 CONVERSATION = 1 << 21
-"""Token ids of one conversation: each position has one of its own, so that only the same conversation is a hit."""
+"""Number of token ids reserved for one conversation. Every position has its own id, so that the prefix cache only
+finds text of the same conversation."""
 
 
 class Watcher(Protocol):
-    """Sees a simulation as it goes; ``simulated_frames`` makes frames of it. Times do not go down,
-    but for what clients do while a step runs."""
+    """Observes a simulation; ``simulated_frames`` makes frames of it.
+
+    Times never decrease, except for what clients do while a step runs.
+    """
 
     def watch(self, simulator: Simulator) -> None: ...
 
@@ -68,16 +71,16 @@ class _Client:
     turns: Iterator[Turn]
     conversation: int = 0
     length: int = 0
-    """Tokens of the conversation so far, answers included."""
+    """Tokens of the conversation so far, including answers."""
     turn: Turn | None = None
     tries: int = 0
 
 
 class Simulator:
-    """One run of some users on one engine.
+    """One simulated run of some users on one engine.
 
-    A block takes ``block_bytes`` in host memory, and ``block_copy_seconds`` to get there or back. ``check`` asserts the
-    invariants of the core after every step.
+    A block takes ``block_bytes`` of host memory and ``block_copy_seconds`` to be copied there or back. ``check``
+    asserts the invariants of the core after every step.
     """
 
     def __init__(
@@ -93,7 +96,7 @@ class Simulator:
     ) -> None:
         self.now = 0.0
         self.scheduler = Scheduler(settings, BlockPool(blocks_for(settings.kv_tokens)), block_bytes)
-        self.outcome = Outcome()
+        self.result = SimulationResult()
         self.times = times
         self._edge = edge or Edge()
         self._watcher = watcher
@@ -108,19 +111,19 @@ class Simulator:
         self._gaps: deque[float] = deque(maxlen=64)
         self._prefills: deque[tuple[int, float]] = deque(maxlen=64)
 
-    def run(self, users: Sequence[User]) -> Outcome:
-        """Until the last answer to what the users sent."""
+    def run(self, users: Sequence[User]) -> SimulationResult:
+        """Simulate until everything that the users sent is answered."""
         if self._watcher is not None:
             self._watcher.watch(self)
-        glides = self._watcher is None and not self._check
+        fast = self._watcher is None and not self._check
         for user in users:
             self.begin(user)
         while True:
             self.receive(self.now)
             if self.scheduler.has_work:
                 self._step()
-                if glides:
-                    self._glide()
+                if fast:
+                    self._fast_forward()
             elif (arrival := self.next_arrival) is not None:
                 self.now = arrival
             else:
@@ -129,21 +132,21 @@ class Simulator:
                 self._watcher.rest(self.now)
         if self._watcher is not None:
             self._watcher.end()
-        return self.outcome
+        return self.result
 
     # -- clients -----------------------------------------------------------------------------------------------
 
     def begin(self, user: User) -> None:
-        """The user's first message is under way."""
+        """Schedule the user's first message."""
         self._next_turn(_Client(user, iter(user.turns)), after=0.0)
 
     @property
     def next_arrival(self) -> float | None:
-        """When the queue sees the next message; ``None``: nobody sends any more."""
+        """When the next message reaches the queue; ``None`` if nobody sends any more."""
         return self._arrivals[0][0] if self._arrivals else None
 
     def _next_turn(self, client: _Client, after: float) -> None:
-        """Its next message, if it comes in time; ``after`` is the end of the answer before."""
+        """Schedule the client's next message if it comes in time; ``after`` is when the previous answer ended."""
         turn = next(client.turns, None)
         if turn is None:
             return
@@ -162,13 +165,13 @@ class Simulator:
         heapq.heappush(self._arrivals, (arrival + intake, next(self._order), client))
 
     def receive(self, until: float) -> None:
-        """Let all come that has arrived by then."""
+        """Queue everything that has arrived by ``until``."""
         while self._arrivals and self._arrivals[0][0] <= until:
             queued, number, client = heapq.heappop(self._arrivals)
             self._queue(client, queued, number)
 
     def _queue(self, client: _Client, now: float, number: int) -> None:
-        turn, scheduler, outcome = client.turn, self.scheduler, self.outcome
+        turn, scheduler, result = client.turn, self.scheduler, self.result
         assert turn is not None
         length = client.length + turn.message
         intake = self._edge.intake + self._edge.intake_token * length
@@ -184,34 +187,34 @@ class Simulator:
         try:
             self.submit(request)
         except QueueFullError as error:
-            outcome.rejected += 1
+            result.rejected += 1
             if self._watcher is not None:
                 self._watcher.rejected(client.user.name, str(error), now)
             client.tries += 1
-            if client.tries < BUSY_TRIES:
+            if client.tries < MAX_TRIES:
                 self._send(client, now + self._retry_after())
                 return
-            outcome.gave_up += 1
+            result.gave_up += 1
         except RequestTooLargeError as error:
-            outcome.too_long += 1
+            result.too_long += 1
             if self._watcher is not None:
                 self._watcher.too_long(client.user.name, str(error), now)
         else:
             self._senders[request.id] = client
             waiting = len(scheduler.waiting)
-            outcome.most_waiting = max(outcome.most_waiting, waiting)
+            result.max_waiting = max(result.max_waiting, waiting)
             if self._num_admitted >= scheduler.policy.slots(scheduler.settings.slots):
-                outcome.most_queued = max(outcome.most_queued, waiting)
+                result.max_queued = max(result.max_queued, waiting)
             return
-        client.length = length  # what was said stays said, and was not answered
+        client.length = length  # The message stays in the conversation although it was not answered.
         self._next_turn(client, now)
 
     def submit(self, request: Request) -> None:
-        """Hand a request to what serves it. Raises as :meth:`Scheduler.add`."""
+        """Pass a request to the scheduler. Raises the exceptions of :meth:`Scheduler.add`."""
         self.scheduler.add(request)
 
     def _retry_after(self) -> float:
-        """Whole seconds, as the server says them."""
+        """Seconds until a refused client tries again: the server's whole seconds, plus a random spread."""
         finished = len(self._lengths)
         seconds = sum(spent for _, spent in self._prefills)
         pace = Pace(
@@ -225,19 +228,19 @@ class Simulator:
         return retry_after(wait, self._random.randint(0, MAX_RETRY_JITTER))
 
     def token_of(self, request: Request) -> int:
-        """What comes next in its conversation."""
+        """The next token of a request's conversation."""
         return self._senders[request.id].conversation * CONVERSATION + len(request.token_ids)
 
     # -- steps -------------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
-        scheduler, outcome, watcher = self.scheduler, self.outcome, self._watcher
+        scheduler, result, watcher = self.scheduler, self.result, self._watcher
         plan, events = scheduler.plan(self.now)
         self._observe(events)
         admitted = self._num_admitted
-        outcome.most_admitted = max(outcome.most_admitted, admitted)
+        result.max_admitted = max(result.max_admitted, admitted)
         if not scheduler.pool.num_free or (len(scheduler.waiting) and admitted < scheduler.settings.slots):
-            outcome.pool_bound = True
+            result.pool_bound = True
         work = work_of(plan)
         seconds = self.times.draw(work)
         for swap in (*plan.swap_outs, *plan.swap_ins):
@@ -250,7 +253,7 @@ class Simulator:
                 request = row.request
                 tokens[request.id] = self.token_of(request)
         events = scheduler.commit(plan, ModelRunnerOutput(tokens), self.now)
-        outcome.steps += 1
+        result.steps += 1
         if work.prefill_tokens:
             self._prefills.append((work.prefill_tokens, seconds))
         else:
@@ -266,11 +269,11 @@ class Simulator:
         scheduler = self.scheduler
         return len(scheduler.running) + len(scheduler.preempted) + len(scheduler.held)
 
-    def _glide(self) -> None:
-        """Take the steps in which nothing is decided: everybody decodes, nobody waits, ends or needs a block.
+    def _fast_forward(self) -> None:
+        """Skip ahead over steps in which nothing is decided: all requests decode, none waits, ends or needs a block.
 
-        They are the steps that plan and commit would have made, to the last digit, at a fraction of their time; a test
-        compares the two.
+        The result is exactly that of planning and committing each step, at a fraction of the time. A test compares
+        the two.
         """
         scheduler, running = self.scheduler, self.scheduler.running
         if not running or scheduler.preempted or len(scheduler.waiting):
@@ -283,7 +286,7 @@ class Simulator:
             context += computed
             count = min(
                 count,
-                BLOCK_SIZE - 1 - computed % BLOCK_SIZE,  # the step that fills a block publishes it
+                BLOCK_SIZE - 1 - computed % BLOCK_SIZE,  # The step that fills a block publishes it.
                 len(request.block_ids) * BLOCK_SIZE - computed,
                 request.sampling.max_tokens - request.num_output_tokens - 1,
             )
@@ -312,44 +315,44 @@ class Simulator:
             request.timeline.last_token = self.now
             scheduler.waiting.charge(request.user, len(seconds))
         self._gaps += seconds
-        self.outcome.steps += len(seconds)
+        self.result.steps += len(seconds)
 
     def _observe(self, events: list[Event]) -> None:
         if not events:
             return
-        outcome = self.outcome
+        result = self.result
         if self._watcher is not None:
             self._watcher.happened(events, self.now)
         for event in events:
             request, timeline = event.request, event.request.timeline
             if event.kind is EventKind.ADMITTED:
-                outcome.waits.append(timeline.queue_wait or 0.0)
-                outcome.cached_tokens += request.cached_tokens
-                outcome.prompt_tokens += request.num_prompt_tokens
+                result.waits.append(timeline.queue_wait or 0.0)
+                result.cached_tokens += request.cached_tokens
+                result.prompt_tokens += request.num_prompt_tokens
             elif event.kind is EventKind.FIRST_TOKEN:
-                outcome.ttfts.append(timeline.ttft or 0.0)
+                result.ttfts.append(timeline.ttft or 0.0)
             elif event.kind is EventKind.PREEMPTED:
-                outcome.preemptions += 1
+                result.preemptions += 1
             elif event.kind is EventKind.RESUMED:
-                outcome.recomputed_tokens += event.tokens
+                result.recomputed_tokens += event.tokens
             elif event.kind is EventKind.FINISHED:
                 self.finished(request)
 
     def finished(self, request: Request) -> None:
-        """Its answer is complete: its user reads, and asks again."""
-        outcome = self.outcome
+        """Record a complete answer. Its user reads it and asks again."""
+        result = self.result
         client = self._senders.pop(request.id)
-        outcome.finished += 1
-        outcome.generated += request.num_output_tokens
-        outcome.gaps += request.gaps
-        outcome.seconds = self.now
+        result.finished += 1
+        result.generated += request.num_output_tokens
+        result.gaps += request.gaps
+        result.seconds = self.now
         self._lengths.append((request.num_prompt_tokens, request.num_output_tokens))
         client.length = request.num_tokens
         self._next_turn(client, self.now)
 
 
 def _tokens(conversation: int, length: int) -> list[int]:
-    """The tokens of a conversation: the template's own first, then such as no other conversation has."""
+    """The token ids of a conversation: those of the template first, then ids that no other conversation has."""
     shared = min(SHARED_TOKENS, length)
     first = conversation * CONVERSATION
     return [*range(shared), *range(first + shared, first + length)]

@@ -1,8 +1,8 @@
-"""How long a step takes, from what it computes: a few numbers fitted to measured steps. Pure.
+"""How long a step takes, depending on what it computes: a linear model that is fitted to measured steps.
 
-A step is a price of its own plus so much for each thing it does; none of the prices is negative. What the machine adds
-at random (other programs, the server's own threads) is kept as measured over predicted, in quantiles, and drawn from
-again by whoever simulates, since a p95 is made of it.
+A step costs a fixed time plus a time for each unit of work; no coefficient is negative. Random delays (other programs,
+the server's own threads) are kept as quantiles of measured / predicted. The simulator draws from them, because they
+determine every p95.
 """
 
 from __future__ import annotations
@@ -18,43 +18,44 @@ from pydantic import BaseModel, ConfigDict
 from slotdeck.engine.telemetry.step_log import StepSample, StepWork
 
 MIN_STEPS = 50
-"""Fewer measured steps are not worth a fit."""
+"""Measured steps that a fit needs."""
 QUANTILES = tuple(q / 100 for q in range(101))
 ROUNDS = 12
-"""Of reweighting; the fit has settled long before."""
+"""Rounds of reweighting. The fit converges long before."""
 
 
 class StepModelError(ValueError):
-    """Too little was measured to tell what a step costs. The message says what is missing."""
+    """Too few steps were measured for a fit. The message says how many are needed."""
 
 
 class StepModel(BaseModel):
-    """Prices of a step in seconds, and the spread of what is measured around them."""
+    """The coefficients in seconds, and the spread of measured steps around the prediction."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     step: float
-    """Each step, whatever it does."""
+    """For each step, whatever it computes."""
     decode: float
-    """Each row of one token, its choice of the next token included."""
+    """For each request that decodes one token, sampling included."""
     prefill_token: float
+    """For each prompt token that is computed."""
     prefill_row: float
-    """Each prompt that has a share in the step."""
+    """For each request with prompt tokens in the step."""
     first_token: float
-    """Each choice of a token at the end of a prompt."""
+    """For each first token that is sampled at the end of a prompt."""
     decode_context: float
-    """Each token of KV that decodes read."""
+    """For each token of KV that decoding requests read."""
     prefill_context: float
-    """Each token of KV that a prefill token reads."""
+    """For each token of KV that a prompt token reads."""
     spread: tuple[float, ...] = (1.0,)
-    """Measured over predicted, in quantiles from lowest to highest: steps without prefill."""
+    """Quantiles of measured / predicted for steps without prefill, from lowest to highest."""
     prefill_spread: tuple[float, ...] = (1.0,)
-    """The same of steps with prefill."""
+    """The same for steps with prefill."""
     samples: int = 0
-    """Measured steps behind it."""
+    """Number of measured steps behind the fit."""
 
     def seconds(self, work: StepWork) -> float:
-        """What such a step takes, in the middle."""
+        """The predicted duration of a step, without random delays."""
         decodes, prefill_tokens, prefill_rows, first_tokens, decode_context, prefill_context = work
         seconds = self.step + self.decode * decodes + self.decode_context * decode_context
         if prefill_rows:
@@ -69,7 +70,7 @@ class StepModel(BaseModel):
 
 @dataclass
 class StepTimes:
-    """Draws the length of steps: the model's price times a seeded draw from its spread."""
+    """Draws durations of steps: the model's prediction times a seeded draw from its spread."""
 
     model: StepModel
     seed: int = 1
@@ -89,13 +90,16 @@ class StepTimes:
 
 
 def fit(samples: Sequence[StepSample]) -> StepModel:
-    """Least absolute relative deviations over the whole periods of steps (``between`` included), prices at least 0.
+    """Fit the model with least absolute relative deviations and coefficients of at least 0.
 
-    Steps after a pause are left out. Raises StepModelError when there are fewer than :data:`MIN_STEPS`.
+    The fitted time of a step begins when the previous step ended. Steps after a pause are left out. Raises
+    StepModelError if fewer than :data:`MIN_STEPS` are left.
     """
     kept = [sample for sample in samples if sample.between is not None]
     if len(kept) < MIN_STEPS:
-        raise StepModelError(f"{len(kept)} steps were measured without a pause before them, {MIN_STEPS} are needed")
+        raise StepModelError(
+            f"only {len(kept)} steps without a pause before them were measured; {MIN_STEPS} are needed"
+        )
     features = np.array([(1, *sample.work) for sample in kept], dtype=float)
     periods = np.array([sample.seconds + (sample.between or 0.0) for sample in kept])
     prices = _robust(features, periods)
@@ -112,8 +116,11 @@ def fit(samples: Sequence[StepSample]) -> StepModel:
 
 
 def _robust(features: np.ndarray, periods: np.ndarray) -> np.ndarray:
-    """Prices at which the sum of absolute relative errors is least: reweighted least squares, so that the few steps
-    in which the machine was away do not pull all others. Many steps of one kind count as much as few of another."""
+    """Coefficients with the least sum of absolute relative errors, by iteratively reweighted least squares.
+
+    A few steps that were delayed by other programs therefore have little influence. Frequent kinds of steps get a
+    smaller weight per step, so that rare kinds count too.
+    """
     kinds = [tuple(row) for row in np.minimum(np.ceil(np.log2(features[:, [1, 2, 3]] + 1)), 12).tolist()]
     counts: dict[Any, int] = {}
     for kind in kinds:
@@ -129,7 +136,7 @@ def _robust(features: np.ndarray, periods: np.ndarray) -> np.ndarray:
 
 
 def not_negative(features: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Least squares with no coefficient below 0: those that would be are taken out one after another."""
+    """Least squares with coefficients of at least 0. The most negative one is set to 0 until none is left."""
     scale = np.maximum(np.sqrt((features**2).sum(0)), 1e-12)
     scaled = features / scale
     used = [index for index in range(features.shape[1]) if scale[index] > 1e-12]

@@ -1,8 +1,7 @@
-"""Traffic as scripts: who asks when, how much, and how long the answers are. Seeded, so that the simulator and a real
-engine can be given the same.
+"""Traffic as scripts: who asks when, how much, and how long the answers are.
 
-A script says no words, only numbers of tokens. A conversation grows: each prompt is all that was said before, and the
-new message. Pure.
+Scripts are seeded, so that the simulator and a real engine can be given the same traffic. A script contains numbers of
+tokens and no words. A conversation grows: each prompt is everything that was said before plus the new message.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from typing import Literal, get_args
 from pydantic import BaseModel, ConfigDict
 
 TrafficKind = Literal["chat", "agent", "documents"]
-"""chat: people who read 20 to 60 s between two turns; agent: asks again at once; documents: long prompts, short
+"""chat: people who read 20 to 60 s between two turns; agent: asks again at once; documents: long prompts with short
 answers, one after another."""
 KINDS: tuple[TrafficKind, ...] = get_args(TrafficKind)
 
 MIN_CONVERSATION = 256
-"""Tokens that any context can be asked to hold; shorter ones make no conversation."""
+"""Tokens. Conversations are generated for a context of at least this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,30 +27,30 @@ class Turn:
     """One message and its answer."""
 
     think: float
-    """Seconds between the end of the answer before (or the start) and this message."""
+    """Seconds between the end of the previous answer (or the start) and this message."""
     message: int
-    """Tokens that the message adds to the prompt, its part of the template included."""
+    """Tokens that the message adds to the prompt, including its part of the template."""
     answer: int
-    """Tokens of the answer, exactly."""
+    """Exact number of tokens of the answer."""
     fresh: bool
-    """It begins a new conversation: nothing said before is in its prompt."""
+    """True if it begins a new conversation, so that the prompt contains nothing that was said before."""
     at: float | None = None
-    """Seconds from the start at which it comes, whatever happened before; ``None``: ``think`` says when."""
+    """Seconds from the start at which it is sent, whatever happened before; ``None`` if ``think`` decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Ranges that turns are drawn from, both ends included. Seconds and tokens."""
+    """Ranges that turns are drawn from, both ends included. Times are in seconds, lengths in tokens."""
 
     think: tuple[float, float]
     start: tuple[float, float]
-    """When a user comes first."""
+    """When a user sends the first message."""
     opening: tuple[int, int]
-    """Message that begins a conversation."""
+    """Length of the first message of a conversation."""
     message: tuple[int, int]
     answer: tuple[int, int]
     turns: tuple[int, int]
-    """Turns of one conversation."""
+    """Number of turns of a conversation."""
 
 
 SHAPES: dict[TrafficKind, Shape] = {
@@ -63,10 +62,10 @@ SHAPES: dict[TrafficKind, Shape] = {
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """``users`` of one kind for ``seconds``; nobody sends after that, what was sent is answered.
+    """``users`` of one kind for ``seconds``. Nothing is sent after that, but what was sent is answered.
 
-    ``context`` is the largest prompt + answer that a turn may have: a conversation that would grow beyond it begins
-    anew, and a message is cut to fit.
+    ``context`` limits prompt + answer of every turn: a conversation that would grow beyond it starts again, and a first
+    message is shortened to fit.
     """
 
     kind: TrafficKind
@@ -75,15 +74,15 @@ class Traffic:
     context: int
     seed: int = 1
     shape: Shape | None = None
-    """Instead of what the kind usually sends."""
+    """Replaces the usual shape of the kind."""
 
     @property
     def drawn_from(self) -> Shape:
         return self.shape or SHAPES[self.kind]
 
     @property
-    def most_tokens(self) -> int:
-        """Tokens that no request of this traffic exceeds."""
+    def max_tokens(self) -> int:
+        """An upper bound for prompt + answer of every request of this traffic."""
         shape = self.drawn_from
         grown = shape.opening[1] + (shape.turns[1] - 1) * (shape.message[1] + shape.answer[1]) + shape.answer[1]
         return min(self.context, grown)
@@ -97,7 +96,10 @@ class Traffic:
 
 
 def script(shape: Shape, context: int, seed: str) -> Iterator[Turn]:
-    """Turns drawn from a shape; no prompt + answer exceeds ``context``. The same seed gives the same turns."""
+    """Turns drawn from a shape, without end; prompt + answer never exceed ``context``.
+
+    The same seed gives the same turns.
+    """
     rng = random.Random(seed)
     context = max(context, MIN_CONVERSATION)
     used, left = 0, 0
@@ -118,13 +120,13 @@ def script(shape: Shape, context: int, seed: str) -> Iterator[Turn]:
 
 
 def describe(traffic: Traffic) -> str:
-    """One line for people."""
+    """The traffic in one line."""
     shape = traffic.drawn_from
     who = {"chat": "people who read", "agent": "agents that never pause", "documents": "jobs over documents"}
     pause = f" {shape.think[0]:.0f} to {shape.think[1]:.0f} s between turns" if shape.think[1] else ""
     return (
-        f"{traffic.users} {who[traffic.kind]}{pause}, {traffic.seconds:.0f} s, messages of {_range(shape.opening)} "
-        f"then {_range(shape.message)} tokens, answers of {_range(shape.answer)}"
+        f"{traffic.users} {who[traffic.kind]}{pause}, for {traffic.seconds:.0f} s; first messages of "
+        f"{_range(shape.opening)} tokens, later ones of {_range(shape.message)}, answers of {_range(shape.answer)}"
     )
 
 
@@ -133,21 +135,21 @@ def _range(pair: Sequence[int]) -> str:
 
 
 class Edge(BaseModel):
-    """What lies between a client and the queue. Seconds."""
+    """The time between a client and the queue, in seconds."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     intake: float = 0.002
-    """Reading and tokenising a request, but for its length."""
+    """Reading and tokenizing a request, without the part that depends on its length."""
     intake_token: float = 2e-6
-    """For each token of the prompt."""
+    """Added for each token of the prompt."""
     turnaround: float = 0.004
-    """From the last token to the arrival of the next request of a client that does not pause."""
+    """From the last token of an answer to the arrival of the next request of a client that does not pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who sends, and what. Nothing is sent later than ``seconds`` after the start."""
+    """A name, and the turns that this user sends. Nothing is sent later than ``seconds`` after the start."""
 
     name: str
     turns: Iterable[Turn]

@@ -40,7 +40,7 @@ POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Phase:
+class CalibrationPhase:
     """One kind of load on the engine that is started for the calibration."""
 
     kind: TrafficKind
@@ -51,18 +51,18 @@ class Phase:
 
 CONTEXT = 1024
 PHASES = (
-    Phase("agent", 1, 64, 10),
-    Phase("agent", 3, 64, 10),
-    Phase("documents", 4, 128, 10),
-    Phase("agent", 8, 256, 12),
-    Phase("agent", 20, 32, 14),
+    CalibrationPhase("agent", 1, 64, 10),
+    CalibrationPhase("agent", 3, 64, 10),
+    CalibrationPhase("documents", 4, 128, 10),
+    CalibrationPhase("agent", 8, 256, 12),
+    CalibrationPhase("agent", 20, 32, 14),
 )
 """One stream, a few, many; short and long prompts; small and large budgets: enough to tell the prices apart."""
 CALIBRATION_SETTINGS = {"slots": 20, "context": CONTEXT, "queue": 64, "mode": "continuous"}
 
 
 @dataclass
-class Served:
+class ServedSteps:
     """What was measured through the server."""
 
     samples: list[StepSample] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Served:
 def calibrate(settings: StartSettings, say: Say) -> Calibration:
     """Takes one to two minutes. Raises EngineExitedError, RequestFailedError, BusyError and AdminError."""
     facts = _alone(settings, say)
-    served = Served()
+    served = ServedSteps()
     with private_engine(settings, say) as (admin, frame):
         asyncio.run(_serve(admin, frame, served, say))
     assert served.wording is not None
@@ -140,7 +140,7 @@ def _output(command: Sequence[str], environment: dict[str, str], say: Say) -> st
     return output
 
 
-async def _serve(admin: AdminClient, frame: Frame, served: Served, say: Say) -> None:
+async def _serve(admin: AdminClient, frame: Frame, served: ServedSteps, say: Say) -> None:
     url = frame.engine.url or ""
     most = max(phase.users for phase in PHASES)
     others = OtherPrograms(frame.engine.pid)
@@ -162,7 +162,7 @@ async def _serve(admin: AdminClient, frame: Frame, served: Served, say: Say) -> 
 
 
 async def _phase(
-    admin: AdminClient, client: httpx.AsyncClient, base: Endpoint, *, traffic: Traffic, served: Served, cursor: int
+    admin: AdminClient, client: httpx.AsyncClient, base: Endpoint, *, traffic: Traffic, served: ServedSteps, cursor: int
 ) -> tuple[list[StepSample], int]:
     endpoints = await guests(admin, base, traffic.names())
     assert served.wording is not None

@@ -33,7 +33,7 @@ COLOURS = {"kernels": "#e0803a", "python": "#d9b44a", "server": "#5b8fb9"}
 
 
 @dataclass
-class Recording:
+class StackSamples:
     """What py-spy wrote: lines of ``frame;frame;… count``, and why there are none."""
 
     lines: list[str] = field(default_factory=list)
@@ -47,9 +47,9 @@ def py_spy() -> str | None:
 
 
 @contextmanager
-def recording(pid: int) -> Iterator[Recording]:
+def sample_stacks(pid: int) -> Iterator[StackSamples]:
     """Look into a process while the block runs; the lines are there when it has ended."""
-    result, program = Recording(), py_spy()
+    result, program = StackSamples(), py_spy()
     if program is None:
         result.problem = "py-spy is not installed: pip install 'slotdeck[profile]'"
         yield result
@@ -102,7 +102,7 @@ class Node:
             self.children.setdefault(name, Node(kind=kind)).add(rest, weight)
 
 
-def draw(recorded: Recording, profile: Profile, title: str, say: Callable[[str], None]) -> str:
+def draw(recorded: StackSamples, profile: Profile, title: str, say: Callable[[str], None]) -> str:
     """The picture of one stage; ``say`` is told when it lacks the stacks, and why."""
     if recorded.problem is None:
         return svg(sampled_tree(recorded.lines, profile), f"{title}: threads at work, {RATE} looks a second", "looks")

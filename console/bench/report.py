@@ -14,7 +14,7 @@ from slotdeck.engine.telemetry.step_profile import Profile
 
 
 @dataclass
-class Report:
+class BenchReport:
     """Everything one bench found. ``server`` says what was measured; ``ratio`` compares the same users on all slots
     and on one, in tokens/s, and is ``None`` where that was not measured."""
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import httpx
 
-from slotdeck.console.bench.flame_graph import draw, recording
+from slotdeck.console.bench.flame_graph import draw, sample_stacks
 from slotdeck.console.bench.machine import describe_machine
-from slotdeck.console.bench.report import Report
+from slotdeck.console.bench.report import BenchReport
 from slotdeck.console.bench.stage import Stage, measure, warm_up
 from slotdeck.console.client.admin import AdminClient
 from slotdeck.console.load.client import Endpoint, base_url, discover, make_client
@@ -20,7 +20,7 @@ from slotdeck.engine.telemetry.step_profile import Profile
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchOptions:
     """What to measure: one stage per number of users, ``requests`` each. ``say`` is told what goes on."""
 
     user_counts: list[int]
@@ -31,7 +31,7 @@ class Plan:
     """Also tell where the time of our own engine's steps went, and draw it."""
 
 
-async def bench_url(plan: Plan, url: str, api_key: str | None, model: str | None) -> Report:
+async def bench_url(plan: BenchOptions, url: str, api_key: str | None, model: str | None) -> BenchReport:
     """Measure any OpenAI-compatible server. Raises RequestFailedError when it cannot serve the warm-up."""
     base = base_url(url)
     async with make_client(base, max(plan.user_counts)) as client:
@@ -41,10 +41,10 @@ async def bench_url(plan: Plan, url: str, api_key: str | None, model: str | None
         for users in plan.user_counts:
             await runner.stage(users, None)
     server = {"url": base, "model": endpoint.model, "context": endpoint.context}
-    return Report(server, describe_machine(), plan.requests, plan.seed, runner.stages)
+    return BenchReport(server, describe_machine(), plan.requests, plan.seed, runner.stages)
 
 
-async def bench_engine(plan: Plan, admin: AdminClient, frame: Frame) -> Report:
+async def bench_engine(plan: BenchOptions, admin: AdminClient, frame: Frame) -> BenchReport:
     """Measure our own engine on all its slots, then the most users on one slot. Raises as :func:`bench_url`."""
     url, slots, most = frame.engine.url or "", frame.limits.slots, max(plan.user_counts)
     ratio = None
@@ -59,7 +59,7 @@ async def bench_engine(plan: Plan, admin: AdminClient, frame: Frame) -> Report:
                 continue
             before = await _profile(admin)
             if users == most and frame.engine.pid is not None:
-                with recording(frame.engine.pid) as recorded:
+                with sample_stacks(frame.engine.pid) as recorded:
                     await runner.stage(users, slots)
             else:
                 recorded = None
@@ -87,7 +87,7 @@ async def bench_engine(plan: Plan, admin: AdminClient, frame: Frame) -> Report:
         "budget": frame.limits.budget,
         "pool": frame.pool.total,
     }
-    return Report(
+    return BenchReport(
         server,
         describe_machine(),
         plan.requests,
@@ -112,7 +112,7 @@ async def _set_slots(admin: AdminClient, slots: int) -> None:
 class _Runner:
     """Numbers the prompts across stages, so that none is sent twice."""
 
-    def __init__(self, plan: Plan, client: httpx.AsyncClient, endpoint: Endpoint) -> None:
+    def __init__(self, plan: BenchOptions, client: httpx.AsyncClient, endpoint: Endpoint) -> None:
         self.stages: list[Stage] = []
         self._plan = plan
         self._client = client

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from slotdeck.console.load.client import Answer, BusyError, Endpoint, RequestFailedError, chat, open_connections
+from slotdeck.console.load.client import BusyError, Completion, Endpoint, RequestFailedError, chat, open_connections
 from slotdeck.console.load.prompts import bench_prompt
 from slotdeck.engine.telemetry.windows import percentile
 
@@ -70,7 +70,7 @@ async def measure(
     Prompts are numbered from ``first_prompt`` on, so that stages share none.
     """
     await open_connections(client, endpoint, users)
-    answers: list[Answer] = []
+    answers: list[Completion] = []
     rejected = 0
     errors: Counter[str] = Counter()
 
@@ -113,6 +113,6 @@ async def measure(
     )
 
 
-async def _ask(client: httpx.AsyncClient, endpoint: Endpoint, prompt: str) -> Answer:
+async def _ask(client: httpx.AsyncClient, endpoint: Endpoint, prompt: str) -> Completion:
     messages = [{"role": "user", "content": prompt}]
     return await chat(client, endpoint, messages, max_tokens=ANSWER_TOKENS, temperature=0)

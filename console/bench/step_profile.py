@@ -28,7 +28,7 @@ KERNELS = ("attention", "head", "norms", "embedding", "draw", *PRODUCTS)
 
 
 @dataclass(frozen=True)
-class Share:
+class ProfileLine:
     """One line of the table: seconds in total; ``inner`` belongs to the line above it that is not."""
 
     name: str
@@ -36,28 +36,28 @@ class Share:
     inner: bool = False
 
 
-def shares(profile: Profile) -> list[Share]:
+def shares(profile: Profile) -> list[ProfileLine]:
     """The parts of all steps. Those that are not ``inner`` add up to ``profile.wall``; the last is the rest, which
     nobody measured: between the parts, waiting for a lock or for Python's turn."""
     parts = profile.parts
     kernels = [name for name in KERNELS if name in parts]
     lines = []
     if kernels:
-        lines.append(Share("attention", parts["attention"]))
-        lines.append(Share("matrix products", sum(parts[name] for name in PRODUCTS)))
-        lines += [Share(WORDS[name], parts[name], inner=True) for name in PRODUCTS]
-        lines.append(Share("head", parts["head"]))
-        lines.append(Share("norms, embedding", parts["norms"] + parts["embedding"]))
+        lines.append(ProfileLine("attention", parts["attention"]))
+        lines.append(ProfileLine("matrix products", sum(parts[name] for name in PRODUCTS)))
+        lines += [ProfileLine(WORDS[name], parts[name], inner=True) for name in PRODUCTS]
+        lines.append(ProfileLine("head", parts["head"]))
+        lines.append(ProfileLine("norms, embedding", parts["norms"] + parts["embedding"]))
         around = parts["forward"] - sum(parts[name] for name in kernels)
     else:
-        lines.append(Share("model (torch)", parts.get("forward", 0.0)))
+        lines.append(ProfileLine("model (torch)", parts.get("forward", 0.0)))
         around = 0.0
-    lines.append(Share("sampling", parts.get("sampling", 0.0) + parts.get("draw", 0.0)))
-    python = [Share(WORDS[name], parts.get(name, 0.0), inner=True) for name in LOOP]
+    lines.append(ProfileLine("sampling", parts.get("sampling", 0.0) + parts.get("draw", 0.0)))
+    python = [ProfileLine(WORDS[name], parts.get(name, 0.0), inner=True) for name in LOOP]
     if kernels:
-        python.append(Share("around the kernels", around, inner=True))
-    lines += [Share("Python", sum(line.seconds for line in python)), *python]
-    lines.append(Share("rest", profile.wall - sum(line.seconds for line in lines if not line.inner)))
+        python.append(ProfileLine("around the kernels", around, inner=True))
+    lines += [ProfileLine("Python", sum(line.seconds for line in python)), *python]
+    lines.append(ProfileLine("rest", profile.wall - sum(line.seconds for line in lines if not line.inner)))
     return lines
 
 

@@ -18,7 +18,7 @@ from slotdeck.engine.telemetry.step_log import StepSample
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredService:
     """What the engine measured over the whole run. Times in seconds; ``None`` without samples."""
 
     ttft_p50: float | None
@@ -41,11 +41,11 @@ MAX_SECONDS = 540.0
 """Longer runs would leave the ten minutes over which the engine keeps its percentiles."""
 
 
-def verify(settings: StartSettings, traffic: Traffic, wording: Wording, say: Callable[[str], None]) -> Measured:
+def verify(settings: StartSettings, traffic: Traffic, wording: Wording, say: Callable[[str], None]) -> MeasuredService:
     """Serve ``traffic`` once with ``settings``. Raises what the client and the engine's start raise."""
     with private_engine(settings, say) as (admin, frame):
 
-        async def run() -> Measured:
+        async def run() -> MeasuredService:
             url = frame.engine.url or ""
             others = OtherPrograms(frame.engine.pid)
             async with make_client(url, traffic.users) as client:
@@ -63,7 +63,7 @@ def verify(settings: StartSettings, traffic: Traffic, wording: Wording, say: Cal
             last = await asyncio.to_thread(admin.frame)
             generated, seconds = last.counters.generated_tokens or 0, played.ended - played.started
             window = last.ten_minutes
-            return Measured(
+            return MeasuredService(
                 ttft_p50=window.ttft_p50,
                 ttft_p95=window.ttft_p95,
                 itl_p50=window.itl_p50,

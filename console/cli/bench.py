@@ -89,13 +89,13 @@ def bench(
     if url is not None and misplaced:
         fail(f"{misplaced[0]} sets up the bench's own engine; leave it out with --url", USAGE)
     wanted = check_settings(OWN_DEFAULTS | explicit)
-    from slotdeck.console.bench.run import Plan, bench_engine, bench_url
+    from slotdeck.console.bench.run import BenchOptions, bench_engine, bench_url
     from slotdeck.console.client.admin import AdminError
     from slotdeck.console.hosting.engine_process import EngineExitedError
     from slotdeck.console.hosting.private_engine import private_engine
     from slotdeck.console.load.client import RequestFailedError
 
-    plan = Plan(counts, requests, seed, say, profile)
+    plan = BenchOptions(counts, requests, seed, say, profile)
     try:
         if url is not None:
             report = asyncio.run(bench_url(plan, url, api_key, explicit.get("model")))

@@ -1,4 +1,4 @@
-"""`slotdeck doctor`: what is wrong, the numbers it rests on, and what to turn."""
+"""`slotdeck doctor`: what is wrong, the evidence in numbers, and the remedy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slotdeck.console.cli.exits import FAILED, NOTHING_RECORDED, fail, say
+from slotdeck.console.cli.exits import FAILED, FOUND, NOTHING_RECORDED, fail, say
 from slotdeck.console.cli.moments import FromOption, ToOption, time_range
 from slotdeck.console.cli.options import SocketOption
 
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from slotdeck.engine.telemetry.frame import Frame
 
 WINDOW = 600.0
-"""Seconds looked back on."""
-STILL_WRITING, SILENT = 15.0, 60.0
-"""Seconds without a record after which an engine is taken to be no more, as it writes every ten: the second where
-an engine holds the socket, which may be another one or slow to write."""
-LOOK_BACK = "`slotdeck doctor --from 2h` looks back on what was recorded"
-WATCHED = 10
-"""Seconds that an engine without history is watched."""
+"""Seconds that are examined by default."""
+LATE_WRITES, LATE_WRITES_LOCKED = 1.5, 6.0
+"""How many intervals of the recorder may pass without a record before its engine is assumed to have ended.
+
+The second number applies while an engine holds the socket: it may be another engine, or one that is slow to write.
+"""
+LOOK_BACK = "`slotdeck doctor --from 2h` examines what was recorded"
+WATCH_SECONDS = 10
+"""How long an engine without history is watched."""
 
 
 def doctor(
@@ -37,12 +39,12 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
     socket: SocketOption = None,
 ) -> None:
-    """Say what is wrong with the engine, the numbers it rests on and what to turn; or that all is well.
+    """Report what is wrong with the engine, the evidence in numbers, and the remedy.
 
-    It looks at the last 10 minutes that the engine recorded, or with --from and --to at any time that is recorded, also
-    when no engine runs. An engine without history is watched for ten seconds. The exit code is 0 when nothing is wrong,
-    1 when something is, 4 when no engine runs or nothing was recorded in that time. With --json each finding has its
-    `changes`, as the admin API takes them, and its `cost` in seconds.
+    It examines the last 10 minutes that the engine recorded. With --from and --to it examines any recorded time, even
+    if no engine runs. An engine without history is watched for ten seconds. The exit code is 0 if nothing is wrong, 5
+    if something is, 4 if no engine runs or nothing was recorded in that time, and 1 if the history cannot be read.
+    With --json each finding has its `changes`, as the admin API takes them, and its `cost` in seconds.
     """
     from slotdeck.console.advice.doctor import diagnose
     from slotdeck.console.cli.flags import check_settings, merge_flags
@@ -52,41 +54,41 @@ def doctor(
     explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
     path = check_settings(explicit).socket or default_socket()
     if begin is not None or end is not None:
-        frames, over = _recorded(begin, end, path)
+        frames, engine_gone = _recorded(begin, end, path)
     else:
-        frames, over = _recent(AdminClient(path)), False
-    findings = diagnose(frames, over)
+        frames, engine_gone = _recent(AdminClient(path)), False
+    findings = diagnose(frames, engine_gone)
     if as_json:
         print(json.dumps([_as_json(finding, frames) for finding in findings], indent=2, ensure_ascii=False))
     else:
         print("\n".join(report(findings, frames)))
     if findings:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(FOUND)
 
 
 def report(findings: list[Finding], frames: list[Frame]) -> list[str]:
-    """Plain lines."""
+    """The findings as lines of text."""
     from slotdeck.console.advice.finding import cost_text
-    from slotdeck.console.advice.window import too_early
-    from slotdeck.console.planning.predictions import can_be_predicted, in_words
+    from slotdeck.console.advice.window import seconds_since_change
+    from slotdeck.console.planning.predictions import can_be_predicted, prediction_text
 
     first, last = (time.strftime("%a %H:%M:%S", time.localtime(frame.time)) for frame in (frames[0], frames[-1]))
     lines = [f"{frames[-1].engine.model or 'engine'}, {first} to {last}, {len(frames)} frames"]
     if not findings:
         return [*lines, "nothing is wrong"]
-    if (since := too_early(frames)) is not None:
-        lines.append(f"settings changed {since:.0f} s ago, too early to judge: this is what was before")
+    if (since := seconds_since_change(frames)) is not None:
+        lines.append(f"settings changed {since:.0f} s ago, too recently to judge; these findings are from before")
     for finding in findings:
         cost = f" ({cost_text(finding)})" if cost_text(finding) else ""
-        lines += ["", f"{'!' if finding.level == 'critical' else '-'} {finding.what}{cost}"]
+        lines += ["", f"{'!' if finding.level == 'critical' else '-'} {finding.title}{cost}"]
         lines += [f"    {text}" for text in finding.evidence]
-        lines.append(f"    {finding.why}")
+        lines.append(f"    {finding.explanation}")
         if finding.in_force(frames[-1].limits):
-            lines.append(f"    turn: {finding.turn} (in force by now)")
+            lines.append(f"    remedy: {finding.remedy} (already in force)")
             continue
-        lines.append(f"    turn: {finding.turn}")
+        lines.append(f"    remedy: {finding.remedy}")
         if can_be_predicted(finding):
-            lines.append(f"    then: {in_words(frames, finding)}")
+            lines.append(f"    predicted: {prediction_text(frames, finding)}")
     return lines
 
 
@@ -104,10 +106,11 @@ def _as_json(finding: Finding, frames: list[Frame]) -> dict[str, Any]:
 
 
 def _recorded(begin: str | None, end: str | None, path: Path) -> tuple[list[Frame], bool]:
-    """The frames of the range, and whether the engine of the last one is no more."""
+    """The frames of the range, and whether the engine of the last frame has ended."""
     from slotdeck.console.cli.history import open_history
     from slotdeck.console.hosting.process import lock_holder
     from slotdeck.engine.telemetry.history.reader import HistoryError
+    from slotdeck.engine.telemetry.history.schema import WRITE_SECONDS
 
     history = open_history()
     now = time.time()
@@ -122,11 +125,12 @@ def _recorded(begin: str | None, end: str | None, path: Path) -> tuple[list[Fram
         fail(str(error), FAILED)
     if after is not None:
         return frames, after.boot_id != frames[-1].boot_id
-    return frames, now - frames[-1].time > (STILL_WRITING if lock_holder(path) is None else SILENT)
+    intervals = LATE_WRITES if lock_holder(path) is None else LATE_WRITES_LOCKED
+    return frames, now - frames[-1].time > intervals * WRITE_SECONDS
 
 
 def _recent(admin: AdminClient) -> list[Frame]:
-    """The last minutes of the running engine; without history a few seconds of now."""
+    """The last minutes of the running engine, or a few seconds from now if it has no history."""
     from slotdeck.console.cli.top import current_frame
     from slotdeck.console.client.admin import AdminError
     from slotdeck.engine.paths import history_path
@@ -139,12 +143,12 @@ def _recent(admin: AdminClient) -> list[Frame]:
         frames = []
     if frames:
         return [*frames, now]
-    say(f"this engine has no history yet; watching it for {WATCHED} s")
+    say(f"this engine has no history yet; watching it for {WATCH_SECONDS} s")
     frames = [now]
     try:
         for frame in admin.stream(1.0):
             frames.append(frame)
-            if len(frames) > WATCHED:
+            if len(frames) > WATCH_SECONDS:
                 break
     except AdminError as error:
         fail(str(error), FAILED)

@@ -1,4 +1,4 @@
-"""Exit codes, and the one way in which a command ends with a sentence instead of a traceback."""
+"""Exit codes, and how a command ends with a sentence instead of a traceback."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ USAGE = 2
 PORT_IN_USE = 3
 NO_ENGINE = 4
 NOTHING_RECORDED = NO_ENGINE
-"""There is nothing to look at, now or then: neither a failure nor something that `doctor` found."""
+"""There is nothing to look at, neither now nor in the history. This is not a failure."""
 FOUND = 5
-"""`probe` has measured, and found something that a setting would cure."""
+"""`doctor` or `probe` found a problem."""
 
 CODES = {
     OK: "ok",
-    FAILED: "failed, or `doctor` found something",
+    FAILED: "failed",
     USAGE: "usage or bad setting",
     PORT_IN_USE: "port or socket in use",
     NO_ENGINE: "no engine or nothing recorded",
-    FOUND: "`probe` found queueing or cut prompts",
+    FOUND: "`doctor` or `probe` found a problem",
     STEP_WEDGED: "a step of the engine did not return",
 }
-"""What each exit code says, in the words of the help and of the README."""
+"""What each exit code means, as the help and engine/API.md say it."""
 EPILOG = f"Exit codes: {'; '.join(f'{code} {words}' for code, words in CODES.items())}."
 
 
 def say(message: str) -> None:
-    """One line on stderr, so that stdout stays what was asked for."""
+    """Print one line on stderr, so that stdout contains only the requested output."""
     print(f"slotdeck: {message}", file=sys.stderr, flush=True)
 
 
 def fail(message: str, code: int = FAILED) -> NoReturn:
     """Print one line and end the command with ``code``."""
-    import typer  # not before a command ends: a console that starts does without
+    import typer  # Late, because a console that starts does without it.
 
     say(message)
     raise typer.Exit(code)

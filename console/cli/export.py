@@ -13,7 +13,7 @@ from slotdeck.console.cli.exits import FAILED, USAGE, fail, say
 from slotdeck.console.cli.flags import check_settings, merge_flags, settings_flags
 
 if TYPE_CHECKING:
-    from slotdeck.console.advice.export import Chosen
+    from slotdeck.console.advice.export import ExportedSettings
 
 FLAGS = ("slots", "context", "queue", "budget", "mode", "kv_dtype", "prefix_cache", "socket")
 MAX_PLAN_BYTES = 4 << 20
@@ -71,9 +71,9 @@ def export(
         say("no --model given: put the model's path or name where MODEL stands")
 
 
-def _in_force(explicit: dict[str, Any], server: str) -> Chosen:
+def _in_force(explicit: dict[str, Any], server: str) -> ExportedSettings:
     """Those of the running engine, else those configured; flags go before."""
-    from slotdeck.console.advice.export import Chosen
+    from slotdeck.console.advice.export import ExportedSettings
     from slotdeck.console.client.admin import AdminClient, AdminError
     from slotdeck.engine.paths import default_socket
     from slotdeck.engine.settings import LiveSettings
@@ -101,7 +101,7 @@ def _in_force(explicit: dict[str, Any], server: str) -> Chosen:
             kv_dtype = frame.engine.kv_dtype or kv_dtype
     names = ("slots", "context", "queue", "budget", "mode", "prefix_cache")
     model = _usable_model(source or wanted.model, server)
-    return Chosen(**{name: values[name] for name in names}, kv_dtype=kv_dtype or "bf16", model=model)
+    return ExportedSettings(**{name: values[name] for name in names}, kv_dtype=kv_dtype or "bf16", model=model)
 
 
 def _usable_model(source: str, server: str) -> str | None:
@@ -111,10 +111,10 @@ def _usable_model(source: str, server: str) -> str | None:
     return str(path.resolve()) if fits and server != "ollama" else None
 
 
-def _from_plan(path: Path, explicit: dict[str, Any]) -> Chosen:
+def _from_plan(path: Path, explicit: dict[str, Any]) -> ExportedSettings:
     """Those of a plan; flags go before."""
-    from slotdeck.console.advice.capacity import KV_WIDTHS
-    from slotdeck.console.advice.export import Chosen
+    from slotdeck.console.advice.export import ExportedSettings
+    from slotdeck.engine.core.kv_memory import KV_VALUE_BYTES
     from slotdeck.engine.settings import LiveSettings
 
     wanted = check_settings(explicit)
@@ -129,7 +129,7 @@ def _from_plan(path: Path, explicit: dict[str, Any]) -> Chosen:
             raise ValueError("it advises nothing, since not even the weights fit")
         planned = {name: planned[name] for name in ("slots", "context", "queue", "budget")}
         LiveSettings(**planned)
-        if kv_dtype not in KV_WIDTHS or (share is not None and not 0 < share <= 1):
+        if kv_dtype not in KV_VALUE_BYTES or (share is not None and not 0 < share <= 1):
             raise ValueError("its cache type or utilisation is none that exists")
     except OSError as error:
         fail(f"{path}: {error.strerror or error}", FAILED)
@@ -141,4 +141,4 @@ def _from_plan(path: Path, explicit: dict[str, Any]) -> Chosen:
     if more.get("kv_dtype") == "auto":
         del more["kv_dtype"]
     values = {"kv_dtype": kv_dtype} | planned | given | more | ({} if share is None else {"utilisation": share})
-    return Chosen(**values)
+    return ExportedSettings(**values)

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from slotdeck.console.advice.capacity import UTILISATION, CapacityError, Memory, ModelFacts, Speed
+from slotdeck.console.advice.capacity import CapacityError, Memory, ModelFacts, Speed
 from slotdeck.console.advice.model_file import facts_from_config
-from slotdeck.console.advice.plan import TURN_SECONDS, USERS, Now, Question
-from slotdeck.console.advice.running import kv_dtype_of, memory_of, model_of, now_of
+from slotdeck.console.advice.plan import TURN_SECONDS, USERS, CurrentSettings, Question
+from slotdeck.console.advice.running import current_settings_of, kv_dtype_of, memory_of, model_of
 from slotdeck.console.cli.exits import FAILED, OK, USAGE, fail, say
 from slotdeck.console.client.admin import AdminClient, AdminError
 from slotdeck.console.hosting.engine_process import ENGINE_COMMAND, PROGRESS_PREFIX
+from slotdeck.engine.settings import GPU_MEMORY_SHARE
 from slotdeck.engine.telemetry.frame import Frame
 from slotdeck.engine.units import parse_bytes
 
@@ -70,7 +71,7 @@ def question_from(asked: Asked, admin: AdminClient, default_model: str) -> Quest
             answer=asked.answer,
             context=asked.context,
             speed=_speed(asked, frame, model, kv_dtype),
-            now=now_of(frame) if frame is not None and _here(asked) else Now(),
+            now=current_settings_of(frame) if frame is not None and _here(asked) else CurrentSettings(),
         )
     except CapacityError as error:
         fail(str(error), USAGE)
@@ -172,11 +173,11 @@ def _weighed(model: ModelFacts, asked: Asked) -> ModelFacts:
     """
     if asked.weights_size is not None:
         return replace(model, weight_bytes=_size("--weights-size", asked.weights_size), weights=asked.weights)
-    return model.weighing(asked.weights or ("bf16" if asked.gpu is not None else None))
+    return model.with_weights(asked.weights or ("bf16" if asked.gpu is not None else None))
 
 
 def _memory(asked: Asked, frame: Frame | None) -> Memory:
-    share = UTILISATION if asked.utilisation is None else asked.utilisation
+    share = GPU_MEMORY_SHARE if asked.utilisation is None else asked.utilisation
     if asked.gpu is not None:
         return Memory(_size("--gpu", asked.gpu), True, share)
     if asked.memory is not None:

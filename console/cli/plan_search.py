@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotdeck.console.advice.calibration import Calibration, CalibrationError
-from slotdeck.console.advice.outcome import Outcome
 from slotdeck.console.advice.recorded import simulate, users_of
 from slotdeck.console.advice.running import settings_of
-from slotdeck.console.advice.search import BUDGETS, Found, Goals, Tried, search
+from slotdeck.console.advice.search import BUDGETS, Goals, SearchResult, Trial, search
 from slotdeck.console.advice.simulated_frames import FrameMaker
+from slotdeck.console.advice.simulation_result import SimulationResult
 from slotdeck.console.advice.simulator import Simulator
 from slotdeck.console.advice.step_model import StepTimes
 from slotdeck.console.advice.traffic import Traffic, TrafficKind, User, describe
@@ -30,7 +30,7 @@ from slotdeck.engine.telemetry.frame import EngineInfo, Frame
 from slotdeck.engine.telemetry.history.schema import RequestRecord
 
 if TYPE_CHECKING:
-    from slotdeck.console.bench.verify import Measured
+    from slotdeck.console.bench.verify import MeasuredService
 
 SECONDS: dict[TrafficKind, float] = {"chat": 300.0, "agent": 90.0, "documents": 120.0}
 """Of simulated traffic: long enough for everybody to have some turns."""
@@ -56,8 +56,8 @@ class Job:
     traffic: Traffic | None
     records: tuple[RequestRecord, ...]
     context: int
-    most_slots: int
-    most_pool: int
+    max_slots: int
+    max_pool: int
     modes: tuple[str, ...]
     seed: int
 
@@ -68,7 +68,7 @@ class Job:
         traffic = self.traffic
         return [User(name, traffic.script(i), traffic.seconds) for i, name in enumerate(traffic.names())]
 
-    def run(self, settings: LiveSettings) -> Outcome:
+    def run(self, settings: LiveSettings) -> SimulationResult:
         return simulate(self.users(), settings, self.calibration, self.seed)
 
 
@@ -85,7 +85,7 @@ def read_speed(admin: AdminClient) -> tuple[Calibration, Frame | None]:
         fail(str(error), FAILED)
 
 
-def most_pool(calibration: Calibration, frame: Frame | None) -> int:
+def max_pool(calibration: Calibration, frame: Frame | None) -> int:
     """Tokens that the pool may take: what it has, and most of what is free beside it."""
     import psutil
 
@@ -95,9 +95,9 @@ def most_pool(calibration: Calibration, frame: Frame | None) -> int:
     return held + int(POOL_SHARE * psutil.virtual_memory().available / max(1, calibration.kv_bytes_per_token))
 
 
-def run_search(job: Job, budgets: Sequence[int] = BUDGETS) -> Found:
+def run_search(job: Job, budgets: Sequence[int] = BUDGETS) -> SearchResult:
     """Each budget in a process of its own, as many at once as there are cores."""
-    found = Found(job.goals)
+    found = SearchResult(job.goals)
     workers = min(len(budgets), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
     started = time.monotonic()
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_be_nice) as pool:
@@ -120,14 +120,14 @@ def _be_nice() -> None:
     os.nice(NICE)
 
 
-def _search_budget(job: Job, budget: int) -> Found:
+def _search_budget(job: Job, budget: int) -> SearchResult:
     return search(
         job.run,
         job.base,
         goals=job.goals,
         context=job.context,
-        most_slots=job.most_slots,
-        most_pool=job.most_pool,
+        max_slots=job.max_slots,
+        max_pool=job.max_pool,
         budgets=(budget,),
         modes=job.modes,
     )
@@ -154,7 +154,7 @@ def write_recording(job: Job, settings: LiveSettings, path: Path) -> int:
     return write_frames(path, maker.frames)
 
 
-def verify_one(job: Job, tried: Tried, start: StartSettings, times: int) -> list[Measured]:
+def verify_one(job: Job, tried: Trial, start: StartSettings, times: int) -> list[MeasuredService]:
     """Serve the same traffic on a real engine, ``times`` times. A failure ends the command."""
     from slotdeck.console.bench.verify import verify
     from slotdeck.console.hosting.engine_process import EngineExitedError
@@ -202,7 +202,7 @@ def plan_search(wanted: Search, admin: AdminClient, start: StartSettings) -> Non
     started = time.monotonic()
     found = run_search(job)
     seconds = time.monotonic() - started
-    now = None if frame is None else Tried.of(job.base, job.run(job.base))
+    now = None if frame is None else Trial.of(job.base, job.run(job.base))
     choice = found.choice
     if choice is None:
         fail(f"the pool that fits in memory cannot hold one context of {job.context} tokens", FAILED)
@@ -214,7 +214,7 @@ def plan_search(wanted: Search, admin: AdminClient, start: StartSettings) -> Non
         except OSError as error:
             fail(f"could not write {wanted.recording}: {error.strerror or error}", FAILED)
         say(f"{count} simulated frames in {wanted.recording}; watch them with `slotdeck replay {wanted.recording}`")
-    verified: dict[str, Sequence[Measured]] = {}
+    verified: dict[str, Sequence[MeasuredService]] = {}
     if wanted.verify:
         for title, tried in (("choice", choice), ("runner-up", found.runner_up)):
             if tried is None:
@@ -246,8 +246,8 @@ def _job(wanted: Search, calibration: Calibration, frame: Frame | None) -> tuple
         traffic=traffic,
         records=tuple(records),
         context=context,
-        most_slots=max(MIN_SLOTS, int(SPARE * users)),
-        most_pool=max(context, min(most_pool(calibration, frame), 2 * users * context)),
+        max_slots=max(MIN_SLOTS, int(SPARE * users)),
+        max_pool=max(context, min(max_pool(calibration, frame), 2 * users * context)),
         modes=wanted.modes,
         seed=wanted.seed,
     )

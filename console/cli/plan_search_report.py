@@ -10,10 +10,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from slotdeck.console.advice.calibration import MAX_OTHERS, Calibration, busy_warning
-from slotdeck.console.advice.search import Found, Goals, Tried
+from slotdeck.console.advice.search import Goals, SearchResult, Trial
 
 if TYPE_CHECKING:
-    from slotdeck.console.bench.verify import Measured
+    from slotdeck.console.bench.verify import MeasuredService
 
 COLUMNS = 80
 SHOWN = 8
@@ -25,7 +25,7 @@ COMPARED = (
 
 
 def search_text(
-    found: Found, calibration: Calibration, traffic: str, seconds: float, now: Tried | None = None
+    found: SearchResult, calibration: Calibration, traffic: str, seconds: float, now: Trial | None = None
 ) -> list[str]:
     """What was tried, what is best, and why; beside it what the settings that are in force ``now`` would give."""
     goals = found.goals
@@ -75,7 +75,7 @@ def search_text(
 _HEAD = f"{'TTFT p95':>8} {'ITL p95':>8} {'tok/s':>6} {'preempt':>7} {'503':>4}"
 
 
-def _row(tried: Tried, chosen: bool) -> str:
+def _row(tried: Trial, chosen: bool) -> str:
     s = tried.settings
     rate = "–" if tried.tokens_per_second is None else f"{tried.tokens_per_second:.1f}"
     mode = "" if s.mode == "continuous" else f" {s.mode}"
@@ -90,12 +90,12 @@ def goals_words(goals: Goals) -> str:
     return f"TTFT p95 {duration(goals.ttft_p95)}, ITL p95 {duration(goals.itl_p95)}"
 
 
-def setting_words(tried: Tried) -> str:
+def setting_words(tried: Trial) -> str:
     s = tried.settings
     return f"slots {s.slots}, budget {s.budget}, queue {s.queue}, context {s.context}, pool {s.kv_tokens}"
 
 
-def why(found: Found) -> str:
+def why(found: SearchResult) -> str:
     """One sentence."""
     choice, goals = found.choice, found.goals
     assert choice is not None
@@ -112,7 +112,7 @@ def why(found: Found) -> str:
     )
 
 
-def neighbours(found: Found) -> list[str]:
+def neighbours(found: SearchResult) -> list[str]:
     """What one step to either side would do, for slots and budget."""
     choice = found.choice
     assert choice is not None
@@ -134,7 +134,7 @@ def neighbours(found: Found) -> list[str]:
     return lines
 
 
-def _nearest(found: Found, choice: Tried, name: str, value: int) -> Tried | None:
+def _nearest(found: SearchResult, choice: Trial, name: str, value: int) -> Trial | None:
     """The setting that differs in ``name`` alone, with the pool that comes nearest."""
     want = choice.settings
     same = [
@@ -150,7 +150,7 @@ def _nearest(found: Found, choice: Tried, name: str, value: int) -> Tried | None
     return min(same, key=lambda tried: abs(tried.settings.kv_tokens - want.kv_tokens), default=None)
 
 
-def verify_text(title: str, tried: Tried, measured: Sequence[Measured]) -> list[str]:
+def verify_text(title: str, tried: Trial, measured: Sequence[MeasuredService]) -> list[str]:
     """Predicted beside measured; of several runs the medians, with their range."""
     lines = [f"{title}: {setting_words(tried)}", f"  {'':<10} {'predicted':>10} {'measured':>10} {'off by':>7}  runs"]
     for label, name, is_time in COMPARED:
@@ -173,7 +173,11 @@ def verify_text(title: str, tried: Tried, measured: Sequence[Measured]) -> list[
 
 
 def search_json(
-    found: Found, calibration: Calibration, traffic: str, verified: dict[str, Sequence[Measured]], now: Tried | None
+    found: SearchResult,
+    calibration: Calibration,
+    traffic: str,
+    verified: dict[str, Sequence[MeasuredService]],
+    now: Trial | None,
 ) -> dict[str, Any]:
     """Everything, nothing rounded."""
     return {
@@ -191,13 +195,13 @@ def search_json(
     }
 
 
-def tried_json(tried: Tried) -> dict[str, Any]:
+def tried_json(tried: Trial) -> dict[str, Any]:
     values = asdict(tried)
     values["settings"] = tried.settings.model_dump()
     return values
 
 
-def _measured_json(measured: Measured) -> dict[str, Any]:
+def _measured_json(measured: MeasuredService) -> dict[str, Any]:
     return asdict(replace(measured, samples=()))
 
 

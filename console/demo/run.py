@@ -24,7 +24,7 @@ from slotdeck.console.demo.sentences import sentence
 from slotdeck.console.demo.settings_lease import SettingsLease
 from slotdeck.console.demo.state import Event
 from slotdeck.console.demo.watch import Watch
-from slotdeck.console.load.client import Answer, BusyError, Endpoint, RequestFailedError, chat, make_client
+from slotdeck.console.load.client import BusyError, Completion, Endpoint, RequestFailedError, chat, make_client
 from slotdeck.console.load.prompts import WORDS, bench_prompt
 from slotdeck.console.load.tally import Tally
 from slotdeck.console.load.traffic import Target
@@ -282,7 +282,7 @@ class Demo:
         await asyncio.sleep(call.at)
         result.at = time.monotonic() - began
 
-        def text(answer: Answer) -> None:
+        def text(answer: Completion) -> None:
             tally.text_arrived(answer)
             result.ttft, result.tokens = answer.ttft, answer.chunks
             if answer.gaps:

@@ -59,7 +59,7 @@ class Endpoint:
 
 
 @dataclass
-class Answer:
+class Completion:
     """What came back. Stamps are monotonic seconds; ``gaps`` are seconds between chunks with text."""
 
     sent: float
@@ -152,8 +152,8 @@ async def chat(
     temperature: float,
     seed: int | None = None,
     extra: dict[str, Any] | None = None,
-    on_text: Callable[[Answer], None] | None = None,
-) -> Answer:
+    on_text: Callable[[Completion], None] | None = None,
+) -> Completion:
     """Send one request and read its stream to the end; ``on_text`` is called after each chunk with text.
 
     ``extra`` are further fields of the body. Raises BusyError, RequestFailedError or UnreachableError.
@@ -169,7 +169,7 @@ async def chat(
     if seed is not None:
         body["seed"] = seed
     body |= extra or {}
-    answer = Answer(sent=time.monotonic())
+    answer = Completion(sent=time.monotonic())
     request = client.stream("POST", f"{endpoint.url}/v1/chat/completions", json=body, headers=endpoint.headers)
     try:
         async with request as response:
@@ -186,7 +186,9 @@ async def chat(
     return answer
 
 
-async def _read_stream(chunks: AsyncIterator[bytes], answer: Answer, on_text: Callable[[Answer], None] | None) -> None:
+async def _read_stream(
+    chunks: AsyncIterator[bytes], answer: Completion, on_text: Callable[[Completion], None] | None
+) -> None:
     parser = EventParser()
     done = False
     async for chunk in chunks:
@@ -204,7 +206,7 @@ async def _read_stream(chunks: AsyncIterator[bytes], answer: Answer, on_text: Ca
         raise RequestFailedError("stream cut", "the stream ended in mid-answer")
 
 
-def _take(document: Any, answer: Answer, now: float) -> bool:
+def _take(document: Any, answer: Completion, now: float) -> bool:
     """Fold one event into the answer; True when it carried text."""
     if not isinstance(document, dict):
         raise RequestFailedError("protocol", "an event of the stream is not an object")

@@ -15,23 +15,23 @@ import httpx
 
 from slotdeck.console.advice.calibration import Wording
 from slotdeck.console.advice.traffic import Traffic, Turn
-from slotdeck.console.load.client import Answer, BusyError, Endpoint, Message, RequestFailedError, chat
+from slotdeck.console.load.client import BusyError, Completion, Endpoint, Message, RequestFailedError, chat
 from slotdeck.console.load.prompts import WORDS
 
 TEMPERATURE = 0.7
 """As the clients of people send; greedy answers repeat themselves."""
-BUSY_TRIES = 5
+MAX_TRIES = 5
 """Sends of one message before it is given up."""
 FEW_WORDS, MANY_WORDS = 20, 220
 
 
 @dataclass
-class Played:
+class PlayedTraffic:
     """What came of it. ``started`` and ``ended`` are monotonic seconds: the begin of the traffic, and its last text."""
 
     started: float
     ended: float = 0.0
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[Completion] = field(default_factory=list)
     rejected: int = 0
     gave_up: int = 0
     errors: Counter[str] = field(default_factory=Counter)
@@ -70,9 +70,9 @@ async def play(
     seconds: float,
     wording: Wording,
     seed: int,
-) -> Played:
+) -> PlayedTraffic:
     """Let one user follow each script, each at its own endpoint, for ``seconds``; what was sent by then is answered."""
-    played = Played(started=time.monotonic())
+    played = PlayedTraffic(started=time.monotonic())
     async with asyncio.TaskGroup() as group:
         for number, (endpoint, script) in enumerate(zip(endpoints, scripts, strict=True)):
             user = _User(client, endpoint, wording, played, random.Random(f"{seed}/words/{number}"))
@@ -81,11 +81,10 @@ async def play(
     return played
 
 
-def scripts_of(traffic: Traffic, most_turns: int = 2000) -> list[list[Turn]]:
+def scripts_of(traffic: Traffic, max_turns: int = 2000) -> list[list[Turn]]:
     """The turns of all users, as many as anybody may need."""
     return [
-        [turn for turn, _ in zip(traffic.script(user), range(most_turns), strict=False)]
-        for user in range(traffic.users)
+        [turn for turn, _ in zip(traffic.script(user), range(max_turns), strict=False)] for user in range(traffic.users)
     ]
 
 
@@ -94,7 +93,7 @@ class _User:
     client: httpx.AsyncClient
     endpoint: Endpoint
     wording: Wording
-    played: Played
+    played: PlayedTraffic
     rng: random.Random
 
     async def follow(self, script: Sequence[Turn], seconds: float) -> None:
@@ -110,8 +109,8 @@ class _User:
             answer = await self._ask(messages, turn)
             messages.append({"role": "assistant", "content": answer.text if answer is not None else "…"})
 
-    async def _ask(self, messages: list[Message], turn: Turn) -> Answer | None:
-        for attempt in range(1, BUSY_TRIES + 1):
+    async def _ask(self, messages: list[Message], turn: Turn) -> Completion | None:
+        for attempt in range(1, MAX_TRIES + 1):
             try:
                 answer = await chat(
                     self.client,
@@ -124,7 +123,7 @@ class _User:
                 )
             except BusyError as busy:
                 self.played.rejected += 1
-                if attempt < BUSY_TRIES:
+                if attempt < MAX_TRIES:
                     await asyncio.sleep(busy.retry_after or 1.0)
             except RequestFailedError as error:
                 self.played.errors[error.kind] += 1

@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from slotdeck.console.load.client import Answer
+from slotdeck.console.load.client import Completion
 from slotdeck.engine.telemetry.windows import percentile
 
 MAX_SAMPLES = 200_000
@@ -35,7 +35,7 @@ class Tally:
     gone: bool = False
     """The load ended because the server was out of reach for too long."""
 
-    def text_arrived(self, answer: Answer) -> None:
+    def text_arrived(self, answer: Completion) -> None:
         """Called after each chunk with text."""
         self.reached()
         if answer.gaps:
@@ -43,7 +43,7 @@ class Tally:
         elif answer.ttft is not None:
             self.ttfts.append(answer.ttft)
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: Completion) -> None:
         self.reached()
         self.finished += 1
         self.prompt_tokens += answer.prompt_tokens or 0

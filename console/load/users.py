@@ -35,7 +35,7 @@ DOCUMENT_SHARE = (0.5, 0.9)
 """Of the context, by the cautious count of characters; really about two thirds of that."""
 MAX_DOCUMENT_TOKENS = 3000
 MAX_TURNS = 8
-BUSY_TRIES = 5
+MAX_TRIES = 5
 """Sends of one turn before the user gives it up."""
 DEFAULT_CONTEXT = 2048
 CHARACTERS_PER_TOKEN = 3
@@ -104,7 +104,7 @@ class SimulatedUser:
         question = self._next_question(most)
         messages: list[Message] = [*self._messages, {"role": "user", "content": question}]
         seed = self._rng.getrandbits(31)
-        for attempt in range(1, BUSY_TRIES + 1):
+        for attempt in range(1, MAX_TRIES + 1):
             self._tally.requests += 1
             self._tally.in_flight += 1
             try:
@@ -120,7 +120,7 @@ class SimulatedUser:
             except BusyError as busy:
                 self._tally.reached()
                 self._tally.rejected += 1
-                if attempt == BUSY_TRIES:
+                if attempt == MAX_TRIES:
                     break
                 # Together with the server's own spread this keeps refused users from returning all at once.
                 delay = min(busy.retry_after if busy.retry_after is not None else 2.0**attempt, MAX_BACKOFF)

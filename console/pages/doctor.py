@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from slotdeck.console.advice.doctor import diagnose
 from slotdeck.console.advice.finding import Finding, Value, cost_text
-from slotdeck.console.advice.window import Window, too_early
+from slotdeck.console.advice.window import Window, seconds_since_change
 from slotdeck.console.drawing import formats
 from slotdeck.console.drawing.cells import Line, Span, blank, exact
 from slotdeck.console.pages.page import Chrome, Page, banner, framed, heading
-from slotdeck.console.planning.predictions import can_be_predicted, in_words
+from slotdeck.console.planning.predictions import can_be_predicted, prediction_text
 from slotdeck.console.sections.findings import early_lines, finding_lines, outcome_lines, well_lines
 from slotdeck.console.sections.header import title_line
 from slotdeck.console.state.store import LogEntry, View
@@ -107,7 +107,7 @@ class DoctorPage(Page):
             return
         done = self._expected.get(finding.rule)
         if done is None or done.changes != finding.changes or frames[-1].time - done.time > PREDICTED_FOR:
-            text = await asyncio.to_thread(in_words, frames, finding)
+            text = await asyncio.to_thread(prediction_text, frames, finding)
             self._expected[finding.rule] = Expectation(dict(finding.changes), frames[-1].time, text)
             self.redraw()
 
@@ -189,7 +189,7 @@ class DoctorPage(Page):
         """The findings as text."""
         if not self.findings:
             return None
-        texts = [[f.what, *f.evidence, f.why, f"turn: {f.turn}", cost_text(f)] for f in self.findings]
+        texts = [[f.title, *f.evidence, f.explanation, f"turn: {f.remedy}", cost_text(f)] for f in self.findings]
         return "\n\n".join("\n".join(filter(None, lines)) for lines in texts)
 
     # ------------------------------------------------------------------ keys
@@ -200,11 +200,11 @@ class DoctorPage(Page):
         if finding is None:
             return
         if self._frames and finding.in_force(self._frames[-1].limits):
-            self.app.say(f"in force by now: {finding.turn}")
+            self.app.say(f"in force by now: {finding.remedy}")
         elif finding.changes:
             self.app.knob_hand.offer(finding.changes)
         else:
-            self.app.say(f"no knob helps here: {finding.turn}", failed=True)
+            self.app.say(f"no knob helps here: {finding.remedy}", failed=True)
 
     def action_move(self, rows: int) -> None:
         """Select another finding."""
@@ -227,7 +227,7 @@ class DoctorPage(Page):
 
 
 def _look(frames: list[Frame]) -> Look:
-    return Look(diagnose(frames), Window(frames).latency, too_early(frames))
+    return Look(diagnose(frames), Window(frames).latency, seconds_since_change(frames))
 
 
 def _recorded(newest: Frame) -> list[Frame]:

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from slotdeck.console.advice.capacity import CapacityError, Memory, Speed
-from slotdeck.console.advice.forecast import Expected, People, people_of
+from slotdeck.console.advice.forecast import People, ServiceForecast, people_of
 from slotdeck.console.advice.plan import Plan
 from slotdeck.console.advice.planner import make_plan
 from slotdeck.console.advice.running import kv_dtype_of, memory_of, settings_of
@@ -51,7 +51,7 @@ class PlannerPage(Page):
         self._speed: Speed | None = None
         self._looked_for: EngineInfo | None = None
         self._job: Job | None = None
-        self._expected: list[Expected] | None = None
+        self._expected: list[ServiceForecast] | None = None
         """What came of the job; None while it runs."""
         self._hint = ""
         """What this page said last on the status line."""

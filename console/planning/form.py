@@ -9,12 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from slotdeck.console.advice.capacity import KV_WIDTHS, UTILISATION, Memory, Speed
+from slotdeck.console.advice.capacity import Memory, Speed
 from slotdeck.console.advice.plan import TURN_SECONDS, USERS, Plan, Question
-from slotdeck.console.advice.running import kv_dtype_of, memory_of, model_of, now_of
+from slotdeck.console.advice.running import current_settings_of, kv_dtype_of, memory_of, model_of
 from slotdeck.console.drawing import formats
 from slotdeck.console.drawing.cells import UNKNOWN
-from slotdeck.engine.settings import SETTINGS
+from slotdeck.engine.core.kv_memory import KV_VALUE_BYTES
+from slotdeck.engine.settings import GPU_MEMORY_SHARE, SETTINGS
 from slotdeck.engine.telemetry.frame import Frame
 from slotdeck.engine.units import parse_bytes
 
@@ -48,10 +49,10 @@ FIELDS = (
         "context", "context", "tokens of one conversation; empty: what they need, else as it is", (256, 1024),
         SETTINGS["context"].minimum or 1, SETTINGS["context"].maximum or 1, "tok",
     ),
-    Field("kv_dtype", "cache type", f"{', '.join(KV_WIDTHS)}; empty: as it runs", ()),
+    Field("kv_dtype", "cache type", f"{', '.join(KV_VALUE_BYTES)}; empty: as it runs", ()),
     Field("memory", "memory", "16GiB of RAM, or gpu 24GiB; empty: this machine", ()),
 )  # fmt: skip
-KV_CHOICES: tuple[str | None, ...] = (None, *KV_WIDTHS)
+KV_CHOICES: tuple[str | None, ...] = (None, *KV_VALUE_BYTES)
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Form:
             if (value := given(name)) is not None
         }
         if "memory" in self.values and memory.gpu:
-            model = model.weighing("bf16")  # as a GPU would have them
+            model = model.with_weights("bf16")  # as a GPU would have them
         kv_dtype = str(given("kv_dtype") or kv_dtype_of(frame) or "bf16")
         elsewhere = self.elsewhere is not None
         return Question(
@@ -117,7 +118,7 @@ class Form:
             memory,
             kv_dtype,
             speed=None if elsewhere else speed,
-            now=now_of(frame),
+            now=current_settings_of(frame),
             **numbers,  # type: ignore[arg-type]
         )
 
@@ -190,14 +191,14 @@ def _number(one: Field, text: str) -> Value | None:
 
 
 def _kv_dtype(text: str) -> Value | None:
-    return text.lower() if text.lower() in KV_WIDTHS else None
+    return text.lower() if text.lower() in KV_VALUE_BYTES else None
 
 
 def _memory(text: str) -> Value | None:
     words = text.lower().split()
     gpu = "gpu" in words
     size = parse_bytes("".join(word for word in words if word not in ("gpu", "ram")))
-    return None if size is None else Memory(size, gpu, UTILISATION if gpu else 1.0)
+    return None if size is None else Memory(size, gpu, GPU_MEMORY_SHARE if gpu else 1.0)
 
 
 _PARSERS: dict[str, Callable[[str], Value | None]] = {"kv_dtype": _kv_dtype, "memory": _memory}

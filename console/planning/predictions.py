@@ -1,4 +1,4 @@
-"""The effect that the simulator predicts for a finding's change, from what the engine recorded and its calibration."""
+"""The predicted effect of a finding's change, from the recorded requests and the calibration of the engine."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from slotdeck.engine.telemetry.history.reader import History, HistoryError
 
 
 def can_be_predicted(finding: Finding) -> bool:
-    """The simulator has a say in it: what was refused, or never came, is not recorded and cannot be sent again."""
+    """True if the finding changes a setting and its traffic is recorded. Refused requests cannot be replayed."""
     return finding.rule in PREDICTABLE and bool(finding.changes)
 
 
 def prediction(frames: Sequence[Frame], finding: Finding) -> Prediction:
-    """For the window that ``finding`` was made from. Takes seconds. Raises NoPredictionError, which says why not."""
+    """Predict for the frames that the finding is about. Takes seconds. Raises NoPredictionError with the reason."""
     window = Window(frames)
     try:
         calibration = find_calibration(window.newest.engine)
@@ -31,10 +31,10 @@ def prediction(frames: Sequence[Frame], finding: Finding) -> Prediction:
     return predict(records, window.last.limits, finding.changes, calibration, window.latency)
 
 
-def in_words(frames: Sequence[Frame], finding: Finding) -> str:
-    """As the page shows it; with ``–`` and the reason when there is none."""
+def prediction_text(frames: Sequence[Frame], finding: Finding) -> str:
+    """The prediction as text; ``–`` and the reason if there is none."""
     try:
         found = prediction(frames, finding)
     except NoPredictionError as error:
         return f"–  {error}"
-    return f"{found.words}  (simulated, {found.requests} requests)"
+    return f"{found.text}  (simulated, {found.requests} requests)"

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from slotdeck.console.load.client import Answer, BusyError, RequestFailedError, UnreachableError
+from slotdeck.console.load.client import BusyError, Completion, RequestFailedError, UnreachableError
 from slotdeck.console.load.prompts import WORDS
 
 CutVerdict = Literal["read whole", "cut silently", "refused", "unclear"]
@@ -85,7 +85,7 @@ def sizes(told: int | None, longest: int) -> list[int]:
 
 
 async def find_cut(
-    ask: Callable[[str, int], Awaitable[Answer]],
+    ask: Callable[[str, int], Awaitable[Completion]],
     told: int | None,
     *,
     longest: int,
@@ -147,11 +147,11 @@ def _prompt(rng: random.Random, code: str, block: str, blocks: int) -> str:
     words = " ".join([block] * blocks)
     return (
         f"{start}. The code word is {code}. {words}\n"
-        "What is the code word that stands at the very beginning? Answer with that word alone."
+        "What is the code word that stands at the very beginning? Completion with that word alone."
     )
 
 
-async def _send(ask: Callable[[str, int], Awaitable[Answer]], prompt: str, code: str, expected: int) -> LongPrompt:
+async def _send(ask: Callable[[str, int], Awaitable[Completion]], prompt: str, code: str, expected: int) -> LongPrompt:
     try:
         answer = await ask(prompt, ANSWER_TOKENS)
     except UnreachableError:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
-from slotdeck.console.load.client import Answer
+from slotdeck.console.load.client import Completion
 
 PairVerdict = Literal["queued", "batched", "sharing bandwidth", "unclear"]
 
@@ -38,7 +38,7 @@ class Stream:
         return (self.tokens - 1) / (self.last - self.first) if self.tokens > 1 and self.last > self.first else None
 
 
-def stream_of(answer: Answer, began: float) -> Stream | None:
+def stream_of(answer: Completion, began: float) -> Stream | None:
     """The times of an answer whose stage began at monotonic ``began``; ``None`` if it had no text."""
     if answer.first is None or answer.last is None:
         return None

@@ -9,7 +9,7 @@ from slotdeck.console.drawing.cells import clean
 from slotdeck.console.load.tally import duration
 from slotdeck.console.probe.cut import Cut
 from slotdeck.console.probe.judge import Pair, Slots
-from slotdeck.console.probe.run import Report
+from slotdeck.console.probe.run import ProbeReport
 
 PARALLEL = {
     "slotdeck": "more slots, `--slots` or key s; in mode serial, `--mode continuous` or key m",
@@ -23,23 +23,23 @@ CONTEXT = {
 COLUMN = 14
 
 
-def found_wrong(report: Report) -> bool:
+def found_wrong(report: ProbeReport) -> bool:
     """Something that a setting would cure: requests queue behind one another, or prompts are cut."""
     queued = report.pair is not None and report.pair.verdict == "queued"
     return queued or (report.cut is not None and report.cut.verdict == "cut silently")
 
 
-def measured(report: Report) -> bool:
+def measured(report: ProbeReport) -> bool:
     """The question of two requests was answered."""
     return report.pair is not None and report.pair.verdict != "unclear"
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def as_json(report: ProbeReport) -> dict[str, Any]:
     """Everything, times in seconds."""
     return dataclasses.asdict(report)
 
 
-def as_text(report: Report) -> str:
+def as_text(report: ProbeReport) -> str:
     """Lines of a word and what was found, with the evidence below."""
     api = "its own API, without /v1" if report.api == "ollama" else "OpenAI API"
     who = f", {report.server}" if report.server else ""
@@ -143,7 +143,7 @@ def _cut_lines(cut: Cut | None) -> list[tuple[str, str]]:
     return lines
 
 
-def _advice(report: Report) -> list[str]:
+def _advice(report: ProbeReport) -> list[str]:
     found = []
     kind = report.server or ""
     if report.pair is not None and report.pair.verdict == "queued":

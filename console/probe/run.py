@@ -7,7 +7,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from slotdeck.console.load.client import Answer, BusyError, RequestFailedError, base_url, make_client, open_connections
+from slotdeck.console.load.client import (
+    BusyError,
+    Completion,
+    RequestFailedError,
+    base_url,
+    make_client,
+    open_connections,
+)
 from slotdeck.console.load.prompts import bench_prompt
 from slotdeck.console.probe.cut import Cut, find_cut, sizes
 from slotdeck.console.probe.judge import Pair, Slots, Stream, count_slots, judge_pair, stream_of
@@ -48,7 +55,7 @@ class Limits:
 
 
 @dataclass
-class Report:
+class ProbeReport:
     """What was found. ``None``: that stage was not reached."""
 
     url: str
@@ -67,12 +74,14 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
 
-async def probe(url: str, key: str | None, model: str | None, limits: Limits, say: Callable[[str], None]) -> Report:
+async def probe(
+    url: str, key: str | None, model: str | None, limits: Limits, say: Callable[[str], None]
+) -> ProbeReport:
     """Test the server behind ``url``. Raises RequestFailedError or BusyError when it cannot be tested at all."""
     base = base_url(url)
     async with make_client(base, limits.at_once + 1) as client:
         server = await find(client, base, key, model, limits.seconds)
-        report = Report(base, server.endpoint.model, server.kind, "ollama" if server.native else "openai")
+        report = ProbeReport(base, server.endpoint.model, server.kind, "ollama" if server.native else "openai")
         run = _Run(server, limits, report, say)
         began = time.monotonic()
         try:
@@ -86,7 +95,7 @@ async def probe(url: str, key: str | None, model: str | None, limits: Limits, sa
 class _Run:
     """One after the other; every answered stage stands in the report, whatever comes later."""
 
-    def __init__(self, server: Server, limits: Limits, report: Report, say: Callable[[str], None]) -> None:
+    def __init__(self, server: Server, limits: Limits, report: ProbeReport, say: Callable[[str], None]) -> None:
         self._server = server
         self._limits = limits
         self._report = report
@@ -127,11 +136,11 @@ class _Run:
                 left=lambda: server.deadline - time.monotonic(), seed=self._seed,
             )  # fmt: skip
 
-    async def _ask_text(self, prompt: str, most: int) -> Answer:
+    async def _ask_text(self, prompt: str, most: int) -> Completion:
         self._report.requests += 1
         return await self._server.ask(prompt, most)
 
-    async def _ask(self, most: int) -> Answer:
+    async def _ask(self, most: int) -> Completion:
         return await self._ask_text(bench_prompt(self._report.requests, self._seed, PROMPT_WORDS), most)
 
     async def _stream(self, most: int) -> Stream | None:

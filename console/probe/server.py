@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 
 from slotdeck.console.load.client import (
-    Answer,
     BusyError,
+    Completion,
     Endpoint,
     RequestFailedError,
     UnreachableError,
@@ -37,7 +37,7 @@ class Server:
     kind: str | None = None
     """Who it says it is: ``slotdeck``, ``llamacpp``, ``vllm``, ``ollama``, …"""
 
-    async def ask(self, prompt: str, most: int) -> Answer:
+    async def ask(self, prompt: str, most: int) -> Completion:
         """One answer of at most ``most`` tokens. Raises as ``console.load.client.chat`` does, and TimeUpError."""
         messages = [{"role": "user", "content": prompt}]
         call = native_chat if self.native else chat
@@ -110,11 +110,11 @@ async def native_chat(
     *,
     max_tokens: int,
     temperature: float,
-) -> Answer:
+) -> Completion:
     """One streamed request to Ollama's own ``/api/chat``, timed as :func:`slotdeck.console.load.client.chat` does."""
     options = {"num_predict": max_tokens, "temperature": temperature}
     body = {"model": endpoint.model, "messages": messages, "options": options, "stream": True}
-    answer = Answer(sent=time.monotonic())
+    answer = Completion(sent=time.monotonic())
     try:
         async with client.stream("POST", f"{endpoint.url}/api/chat", json=body, headers=endpoint.headers) as response:
             if response.status_code == 503:
@@ -148,7 +148,7 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[tuple[bytes, flo
                 yield line, now
 
 
-def _take(document: Any, answer: Answer, now: float) -> bool:
+def _take(document: Any, answer: Completion, now: float) -> bool:
     """Fold one line into the answer; True for the last one."""
     if not isinstance(document, dict):
         raise ValueError("a line is not an object")

@@ -14,13 +14,13 @@ import sys
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from slotdeck.console.advice.calibration import Calibration
-from slotdeck.console.advice.forecast import Expected, People, expect
+from slotdeck.console.advice.forecast import People, ServiceForecast, forecast_service
 from slotdeck.engine.settings import LiveSettings
 
 NICE = 10
 PATIENCE = 60.0
 """Seconds after which a simulation is given up."""
-_ANSWER = TypeAdapter(list[Expected])
+_ANSWER = TypeAdapter(list[ServiceForecast])
 
 
 class Job(BaseModel):
@@ -33,7 +33,7 @@ class Job(BaseModel):
     calibration: Calibration
 
 
-async def what_if(job: Job) -> list[Expected] | str:
+async def what_if(job: Job) -> list[ServiceForecast] | str:
     """What each setting gives, or in one sentence why it is not known. Ends its process when it is cancelled."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-m", "slotdeck.console.processes.simulation_worker",
@@ -57,7 +57,7 @@ async def what_if(job: Job) -> list[Expected] | str:
 def main() -> None:
     os.nice(NICE)
     job = Job.model_validate_json(sys.stdin.buffer.read())
-    found = [expect(job.people, settings, job.calibration) for settings in job.settings]
+    found = [forecast_service(job.people, settings, job.calibration) for settings in job.settings]
     sys.stdout.buffer.write(_ANSWER.dump_json(found))
 
 

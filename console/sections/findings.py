@@ -28,7 +28,9 @@ def finding_lines(
         if number == place:
             for text in finding.evidence:
                 lines += [exact([("     ", "text"), (row, "value")], cells) for row in wrap(clean(text), cells - 6, 2)]
-            lines += [exact([("   ", "text"), (row, "text")], cells) for row in wrap(clean(finding.why), cells - 4, 3)]
+            lines += [
+                exact([("   ", "text"), (row, "text")], cells) for row in wrap(clean(finding.explanation), cells - 4, 3)
+            ]
         lines += _turn(finding, limits, cells, selected=number == place)
         if number == place:
             for row_number, row in enumerate(wrap(clean(expected), cells - 10, 3)):
@@ -43,7 +45,7 @@ def _heading(finding: Finding, cells: int, *, selected: bool) -> Line:
     cost = f"{cost_text(finding)} " if cost_text(finding) else ""
     room = cells - width(cost)
     head = exact(
-        [("› " if selected else "  ", "key"), (f"{mark} ", finding.level), (clean(finding.what), finding.level)], room
+        [("› " if selected else "  ", "key"), (f"{mark} ", finding.level), (clean(finding.title), finding.level)], room
     )
     return (*head, (cost, "value")) if cost and room > 0 else exact(head, cells)
 
@@ -60,7 +62,7 @@ def _turn(finding: Finding, limits: LimitInfo, cells: int, *, selected: bool) ->
     elif selected:
         hand = [("   no knob helps", "label")]
     room = cells - 9 - sum(width(text) for text, _ in hand)
-    first, *rest = wrap(clean(finding.turn), max(20, room), 3) or [""]
+    first, *rest = wrap(clean(finding.remedy), max(20, room), 3) or [""]
     lines = [exact([("   turn  ", "label"), (first, "title"), *hand], cells)]
     return lines + [exact([("         ", "label"), (row, "title")], cells) for row in rest]
 

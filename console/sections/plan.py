@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slotdeck.console.advice.capacity import about, byte_words
-from slotdeck.console.advice.forecast import Expected
+from slotdeck.console.advice.forecast import ServiceForecast
 from slotdeck.console.advice.plan import Plan
+from slotdeck.console.advice.units import about, bytes_text
 from slotdeck.console.drawing import formats
 from slotdeck.console.drawing.cells import UNKNOWN, Line, Span, beside, clean, exact, left, right, wrap
 from slotdeck.console.keys.actions import SETTING_KEYS
@@ -56,13 +56,13 @@ def _facts(plan: Plan, cells: int) -> list[Line]:
     model, kv = question.model, question.kv_dtype
     scales = model.scale_bytes(kv)
     used = f" x {question.memory.utilisation:g}" if question.memory.gpu else ""
-    weights = UNKNOWN if model.weight_bytes is None else byte_words(model.weight_bytes)
+    weights = UNKNOWN if model.weight_bytes is None else bytes_text(model.weight_bytes)
     rows = [
         ("weights", f"{weights}{f' {clean(model.weights)}' if model.weights else ''}"),
-        ("usable", f"{byte_words(question.memory.usable)}{used}"),
+        ("usable", f"{bytes_text(question.memory.usable)}{used}"),
         ("one token", f"{model.kv_bytes(kv):,} B {clean(kv)}{f' + {scales:,}' if scales else ''}"),
-        ("conversation", f"{capacity.context:,} tok = {byte_words(capacity.conversation_bytes)}"),
-        ("cache", f"{byte_words(capacity.cache_bytes)} = {capacity.cache_tokens:,} tok"),
+        ("conversation", f"{capacity.context:,} tok = {bytes_text(capacity.conversation_bytes)}"),
+        ("cache", f"{bytes_text(capacity.cache_bytes)} = {capacity.cache_tokens:,} tok"),
         ("fits", about(capacity.conversations)),
         ("in flight", f"{load.in_flight:.3g} of {load.users}"),
         ("wants", f"{plan.wanted_slots} slots, {plan.wanted_slots * capacity.context:,} tok"),
@@ -108,7 +108,7 @@ def verdict_lines(plan: Plan, cells: int) -> list[Line]:
     return lines
 
 
-def what_if_lines(expected: Sequence[Expected], cells: int) -> list[Line]:
+def what_if_lines(expected: Sequence[ServiceForecast], cells: int) -> list[Line]:
     """What was simulated of the settings in force and of those advised."""
     head = f" {'simulated':<12}{'TTFT p95':>9}{'ITL p95':>9}{'tok/s':>7}{'preempted':>11}{'refused':>9}{'served':>8}"
     lines = [exact([(head, "label")], cells)]

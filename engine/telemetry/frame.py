@@ -280,3 +280,8 @@ class Frame(Part):
     events: tuple[FrameEvent, ...] = ()
     event_cursor: int | None = None
     """Number of events logged up to this frame: where a reader that lost its stream goes on."""
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that run or wait; an unknown number counts as 0."""
+        return (self.running or 0) + (self.waiting_count or 0)

@@ -8,20 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotdeck.console.advice.capacity import (
-    KV_WIDTHS,
-    Capacity,
-    CapacityError,
-    Load,
-    Memory,
-    ModelFacts,
-    Speed,
-    about,
-    byte_words,
-    context_for,
-    tokens_that_fit,
-)
+from slotdeck.console.advice.capacity import Capacity, CapacityError, Load, Memory, ModelFacts, Speed, context_for
 from slotdeck.console.advice.model_file import facts_from_config
+from slotdeck.console.advice.units import about, bytes_text
+from slotdeck.engine.core.kv_memory import KV_VALUE_BYTES, tokens_that_fit
 from tests.support.model_facts import EIGHT_B, QWEN3_8B, SMOLLM2
 
 
@@ -46,7 +36,7 @@ def test_a_24_gb_card_with_an_8b_model_in_16_bit() -> None:
     capacity = Capacity(EIGHT_B, Memory(24_000_000_000, True, 0.92), "bf16", 8192)
     assert capacity.cache_bytes == pytest.approx(6e9, rel=0.02)
     assert round(capacity.conversations) == 5
-    assert capacity.with_cache("int8").conversations > 9
+    assert capacity.with_kv_dtype("int8").conversations > 9
     assert replace(capacity, context=4096).conversations == pytest.approx(2 * capacity.conversations)
 
 
@@ -65,7 +55,7 @@ def test_in_flight_not_logged_in(users: int, generate: float, turn: float, in_fl
 
 
 def test_a_turn_is_reading_and_writing() -> None:
-    assert Speed(prefill=1500, decode=100).turn(6000, 200) == pytest.approx(6.0)
+    assert Speed(prefill=1500, decode=100).turn_seconds(6000, 200) == pytest.approx(6.0)
     assert context_for(6000, 200) == 6400
     assert context_for(1, 1) == 256
 
@@ -80,7 +70,7 @@ def test_a_number_of_conversations_is_never_rounded_silently(value: float, shown
 
 @given(
     st.builds(ModelFacts, st.just("m"), st.integers(1, 80), st.integers(1, 64), st.sampled_from([64, 128])),
-    st.sampled_from(sorted(KV_WIDTHS)), st.integers(0, 1 << 40), st.integers(64, 1 << 17),
+    st.sampled_from(sorted(KV_VALUE_BYTES)), st.integers(0, 1 << 40), st.integers(64, 1 << 17),
 )  # fmt: skip
 def test_what_is_said_to_fit_fits(model: ModelFacts, kind: str, memory: int, context: int) -> None:
     capacity = Capacity(replace(model, weight_bytes=1 << 30), Memory(memory, False), kind, context)
@@ -93,7 +83,7 @@ def test_what_is_said_to_fit_fits(model: ModelFacts, kind: str, memory: int, con
 
 
 def test_bytes_in_words() -> None:
-    assert [byte_words(n) for n in (0, 147_456, 1_207_959_552, 16_381_470_720, -2e9)] == [
+    assert [bytes_text(n) for n in (0, 147_456, 1_207_959_552, 16_381_470_720, -2e9)] == [
         "0 B", "147 kB", "1.21 GB", "16.4 GB", "-2 GB",
     ]  # fmt: skip
 
@@ -124,9 +114,9 @@ def test_packed_weights_of_the_embedded_model_are_as_large_as_the_engine_says() 
     facts = facts_from_config(config, "SmolLM2-135M-Instruct", "int8")
     assert facts.parameters == 134_515_008
     assert facts.weight_bytes == pytest.approx(195_446_016, rel=0.001)  # what `slotdeck model info` says
-    assert facts.weighing("int4").weight_bytes == pytest.approx(152_315_136, rel=0.001)
-    assert facts.weighing("fp32").weight_bytes == 4 * 134_515_008
-    assert facts.weighing("int4").weight_bytes == pytest.approx(152_315_136, rel=0.001)
+    assert facts.with_weights("int4").weight_bytes == pytest.approx(152_315_136, rel=0.001)
+    assert facts.with_weights("fp32").weight_bytes == 4 * 134_515_008
+    assert facts.with_weights("int4").weight_bytes == pytest.approx(152_315_136, rel=0.001)
 
 
 def test_a_name_from_a_file_cannot_move_the_cursor() -> None:

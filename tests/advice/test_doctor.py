@@ -10,7 +10,7 @@ import pytest
 
 from slotdeck.console.advice.doctor import RULES, diagnose
 from slotdeck.console.advice.finding import Finding
-from slotdeck.console.advice.window import Window, too_early
+from slotdeck.console.advice.window import Window, seconds_since_change
 from slotdeck.engine.telemetry.frame import (
     CounterInfo,
     EngineInfo,
@@ -32,9 +32,9 @@ def only(frames: list[Frame], rule: str) -> Finding:
 def only_of(findings: list[Finding], rule: str) -> Finding:
     (finding,) = findings
     assert finding.rule == rule
-    assert finding.what
-    assert finding.turn
-    assert finding.why.endswith(".")
+    assert finding.title
+    assert finding.remedy
+    assert finding.explanation.endswith(".")
     assert all(any(c.isdigit() for c in line) for line in finding.evidence[:1])
     return finding
 
@@ -88,16 +88,16 @@ def test_few_samples_are_no_evidence() -> None:
 
 def test_queue_bound_names_more_slots() -> None:
     finding = only(run(**QUEUED, pool=PoolInfo(total=16_384, live=2000, block_size=16)), "queue")
-    assert (finding.changes, finding.turn) == ({"slots": 7}, "slots 4 → 7")
+    assert (finding.changes, finding.remedy) == ({"slots": 7}, "slots 4 → 7")
     assert finding.cost == 57, "three people waited in each of 19 seconds"
     assert "4.2 s" in finding.evidence[0]
-    assert "up to 3 waited" in finding.evidence[1]
+    assert "up to 3 requests waited" in finding.evidence[1]
 
 
 def test_queue_bound_with_a_full_pool_asks_for_the_pool_first() -> None:
     finding = only(run(**QUEUED, pool=PoolInfo(total=8192, live=8000, block_size=16)), "queue")
     assert finding.changes == {"kv_tokens": 14_336, "slots": 7}
-    assert "with slots 4 → 7" in finding.turn
+    assert "with slots 4 → 7" in finding.remedy
 
 
 def test_no_pool_is_asked_for_that_the_memory_does_not_hold() -> None:
@@ -105,7 +105,7 @@ def test_no_pool_is_asked_for_that_the_memory_does_not_hold() -> None:
     host = HostInfo(memory_total=16 << 30, memory_used=15 << 30)
     finding = only(run(**QUEUED, pool=pool, host=host), "queue")
     assert finding.changes == {}
-    assert "the memory holds no larger pool" in finding.turn
+    assert "there is no memory for a larger pool" in finding.remedy
 
 
 def test_no_more_slots_when_text_is_slow_already() -> None:
@@ -121,7 +121,7 @@ def test_a_mode_that_makes_them_wait_is_the_cause(mode: str) -> None:
     slots = (slot(0), *(slot(i, "idle" if mode == "serial" else "held") for i in (1, 2, 3)))
     finding = only(run(**(QUEUED | {"limits": limits, "slots": slots})), "queue")
     assert finding.changes == {"mode": "continuous"}
-    assert mode in finding.turn
+    assert mode in finding.remedy
 
 
 REFUSING: dict[str, Any] = {
@@ -135,8 +135,8 @@ def test_refusals_by_load_ask_for_slots_then_for_a_longer_queue() -> None:
     event = FrameEvent(time=START + 3, kind="rejected", text="phone refused", user="phone")
     events: Callable[[int], tuple[FrameEvent, ...]] = lambda i: (event,) if i == 3 else ()  # noqa: E731
     finding = only(run(**REFUSING, **more, events=events, pool=PoolInfo(total=16_384, live=2000)), "refused")
-    assert (finding.changes, finding.what) == ({"slots": 8}, "The queue is full, by load")
-    assert finding.evidence[0] == "38 of 57 requests refused with 503, from phone"
+    assert (finding.changes, finding.title) == ({"slots": 8}, "The queue is full")
+    assert finding.evidence[0] == "38 of 57 requests were refused with 503, from phone"
     full_pool = PoolInfo(total=8192, live=8000, block_size=16, bytes_per_token=1 << 20)
     small = HostInfo(memory_total=16 << 30, memory_used=15 << 30)
     assert only(run(**REFUSING, **more, pool=full_pool, host=small), "refused").changes == {"queue": 3}
@@ -145,24 +145,24 @@ def test_refusals_by_load_ask_for_slots_then_for_a_longer_queue() -> None:
 def test_a_queue_of_none_refuses_on_purpose_and_a_slow_one_too() -> None:
     none = LimitInfo(slots=4, context=2048, queue=0, budget=64)
     finding = only(run(**REFUSING, limits=none), "refused")
-    assert "the queue of 0 says so" in finding.what
+    assert "because the queue is set to 0" in finding.title
     slow = REFUSING | {"counters": lambda i: {"rejected": i, "received": i, "finished": int(i > 10)}}
     finding = only(run(**slow, limits=LimitInfo(slots=4, context=2048, queue=8, budget=64)), "refused")
-    assert "on purpose" in finding.why
+    assert "a longer queue would not help" in finding.explanation
     assert "queue" not in finding.changes
     assert diagnose(run(**REFUSING, limits=none, health="draining")) == []
 
 
 def test_waiting_beside_free_slots_is_the_pool() -> None:
     finding = only(run(**(QUEUED | {"slots": (slot(0), *(slot(i, "idle") for i in (1, 2, 3)))})), "queue")
-    assert finding.what == "Requests wait for room in the KV pool"
+    assert finding.title == "Requests wait for room in the KV pool"
 
 
 def test_prefill_bound_raises_the_budget_where_streams_have_room() -> None:
     late = {"ttft_p95": 6.0, "wait_p95": 0.2}
     finding = only(run(late=late, slots=(slot(0, prompt_tokens=6000, prefill=5.5),)), "prefill")
-    assert (finding.changes, finding.turn) == ({"budget": 128}, "budget 64 → 128")
-    assert any("1 of 1 requests took about 5.5 s for 6000 prompt tokens" in line for line in finding.evidence)
+    assert (finding.changes, finding.remedy) == ({"budget": 128}, "budget 64 → 128")
+    assert any("1 of 1 requests took about 5.5 s to read 6000 prompt tokens" in line for line in finding.evidence)
     finding = only(run(late=late | {"itl_p95": 0.25, "itl_p50": 0.1}), "prefill")
     assert finding.changes == {}
 
@@ -188,7 +188,7 @@ def test_a_budget_whose_steps_are_long_already_is_not_raised() -> None:
 
 def test_decode_bound_names_fewer_slots() -> None:
     finding = only(run(late={"itl_p50": 0.4, "itl_p95": 0.5}, slots=full(4)), "decode")
-    assert (finding.changes, finding.turn) == ({"slots": 2}, "slots 4 → 2")
+    assert (finding.changes, finding.remedy) == ({"slots": 2}, "slots 4 → 2")
     assert finding.cost == pytest.approx(4 * 19 / 2)
     alone = only(run(late={"itl_p50": 0.4, "itl_p95": 0.5}, slots=full(1)), "decode")
     assert alone.changes == {}
@@ -199,7 +199,7 @@ def test_prompts_that_make_streams_stutter_lower_the_budget() -> None:
     long = slot(1, "prefill", prompt_tokens=1500)
     streams: Callable[[int], tuple[SlotInfo, ...]] = lambda i: (slot(0, output_tokens=9 * i), long)  # noqa: E731
     finding = only(run(late={"itl_p95": 0.6}, slots=streams, limits=limits), "budget")
-    assert (finding.changes, finding.turn) == ({"budget": 128}, "budget 512 → 128")
+    assert (finding.changes, finding.remedy) == ({"budget": 128}, "budget 512 → 128")
 
 
 def test_a_stutter_too_rare_for_the_percentile_is_seen_in_the_streams() -> None:
@@ -227,7 +227,7 @@ def test_pauses_shorter_than_a_frame_show_in_the_longest_gap_and_the_prefill() -
         return (slot(0, output_tokens=60 * i), long if reads else slot(1, "idle"))
 
     finding = only(run(60, slots=slots, limits=limits, late={"itl_max": 0.5}), "budget")
-    assert "up to 400 ms while a prompt was read" in finding.evidence[0]
+    assert "up to 400 ms appear while a prompt is read" in finding.evidence[0]
     assert finding.changes == {"budget": 256}
     assert diagnose(run(60, slots=slots, limits=limits, late={"itl_max": 0.1})) == []
 
@@ -244,16 +244,16 @@ def test_preempting_counts_the_work_done_twice() -> None:
         "preemption",
     )
     assert finding.level == "critical"
-    assert "3 preemptions, 900 tokens computed a second time: 24% of all prefill" in finding.evidence[0]
+    assert "3 preemptions; 900 tokens were computed a second time, 24% of all prefill" in finding.evidence[0]
     assert "one stood still for 12.5 s" in finding.evidence[1]
-    assert (finding.changes, finding.turn[:11]) == ({"slots": 3}, "slots 4 → 3")
+    assert (finding.changes, finding.remedy[:11]) == ({"slots": 3}, "slots 4 → 3")
 
 
 def test_preempting_with_memory_to_spare_enlarges_the_pool() -> None:
     pool = PoolInfo(total=8192, live=8100, block_size=16, bytes_per_token=23_040)
     finding = only(run(counters=lambda i: {"preemptions": i}, slots=full(4, blocks=160), pool=pool), "preemption")
     assert finding.changes == {"kv_tokens": 11_264}
-    assert "or slots 4 → 3" in finding.turn
+    assert "or slots 4 → 3" in finding.remedy
 
 
 def test_old_preemptions_are_no_news() -> None:
@@ -263,7 +263,7 @@ def test_old_preemptions_are_no_news() -> None:
 def test_a_queue_behind_preemptions_never_asks_for_more_slots() -> None:
     findings = diagnose(run(**QUEUED, counters=lambda i: {"preemptions": i}))
     assert {finding.rule for finding in findings} == {"preemption", "queue"}
-    assert all("slots 4 → 7" not in finding.turn for finding in findings)
+    assert all("slots 4 → 7" not in finding.remedy for finding in findings)
 
 
 def test_os_swap_explains_slow_text_and_comes_first() -> None:
@@ -271,7 +271,7 @@ def test_os_swap_explains_slow_text_and_comes_first() -> None:
     frames = run(late={"itl_p50": 0.9, "itl_p95": 3.0}, host=host, slots=full())
     finding = only(frames, "os_swap")
     assert finding.level == "critical"
-    assert "48.0 MB/s" in finding.evidence[0]
+    assert "48 MB/s" in finding.evidence[0]
     assert diagnose(run(host=lambda i: host if i == 3 else frame().host)) == []
 
 
@@ -282,7 +282,7 @@ def test_a_queue_too_deep_to_honour() -> None:
         counters=lambda i: {"gave_up_waiting": i // 6},
     )  # fmt: skip
     finding = only(frames, "deep_queue")
-    assert (finding.changes, finding.turn) == ({"queue": 5}, "queue 512 → 5")
+    assert (finding.changes, finding.remedy) == ({"queue": 5}, "queue 512 → 5")
     assert "512" in finding.evidence[0]
     assert "3 gave up" in finding.evidence[1]
 
@@ -292,17 +292,17 @@ def test_context_too_small() -> None:
     counters: Callable[[int], dict[str, int]] = lambda i: {"too_long": int(i >= 3)}  # noqa: E731
     events: Callable[[int], tuple[FrameEvent, ...]] = lambda i: (event,) if i == 3 else ()  # noqa: E731
     finding = only(run(counters=counters, events=events), "context")
-    assert (finding.changes, finding.turn) == ({"context": 4096}, "context 2048 → 4096")
+    assert (finding.changes, finding.remedy) == ({"context": 4096}, "context 2048 → 4096")
     assert "from laptop" in finding.evidence
     most = LimitInfo(slots=4, context=8192, queue=16, budget=64)
     finding = only(run(counters=counters, limits=most), "context")
-    assert (finding.changes, finding.turn[:7]) == ({}, "shorter")
+    assert (finding.changes, finding.remedy[:26]) == ({}, "keep conversations shorter")
 
 
 def test_cold_starts_by_restart_and_by_quiet() -> None:
     restarted = [frame(i, boot_id="one" if i < 10 else "two", running=2 * (i != 9)) for i in range(20)]
     finding = only(restarted, "cold_start")
-    assert "restarted once within 19.0 s" in finding.evidence[0]
+    assert "the engine restarted once within 19.0 s" in finding.evidence[0]
     quick = EngineInfo(trained_context=8192, load_seconds=0.02)
     assert diagnose([one.model_copy(update={"engine": quick}) for one in restarted]) == [], "it cost nobody anything"
     often = [frame(i, boot_id=f"boot {i // 5}", running=2 * (i % 5 != 4), engine=quick) for i in range(15)]
@@ -326,13 +326,13 @@ def test_faults_are_told_with_their_reason() -> None:
 
 
 def test_an_engine_that_ended_while_it_served_is_named() -> None:
-    finding = only_of(diagnose(run(5), over=True), "died")
+    finding = only_of(diagnose(run(5), engine_gone=True), "died")
     assert finding.level == "critical"
     assert "2 requests in flight, memory 50% full" in finding.evidence[0]
     restarted = [*run(5), *[frame(30 + i, boot_id="two") for i in range(5)]]
     assert [found.rule for found in diagnose(restarted)] == ["died", "cold_start"]
     for said in ({"health": "draining"}, {"running": 0}):
-        assert diagnose([*run(5), frame(5, **said)], over=True) == [], "it was stopped, or nobody lost anything"
+        assert diagnose([*run(5), frame(5, **said)], engine_gone=True) == [], "it was stopped, or nobody lost anything"
 
 
 def test_what_was_wrong_before_a_restart_is_told_but_not_turned() -> None:
@@ -366,12 +366,12 @@ def test_a_change_is_judged_by_what_came_after_it_once_there_is_enough() -> None
     old = run(80, **before)
     young = [frame(80 + i, limits=after, late=before["late"]) for i in range(30)]
     assert {finding.rule for finding in diagnose([*old, *young])} == {"queue"}
-    assert too_early([*old, *young]) == 29
+    assert seconds_since_change([*old, *young]) == 29
     settled = [frame(80 + i, limits=after) for i in range(70)]
     stale = {"wait_p95": 4.2, "ttft_p95": 5.0}
     long = WindowInfo(seconds=600, **(WELL | stale))
     assert diagnose([*old, *(one.model_copy(update={"ten_minutes": long}) for one in settled)]) == []
-    assert too_early([*old, *settled]) is None
+    assert seconds_since_change([*old, *settled]) is None
     assert {finding.rule for finding in diagnose([*old[:20], *young])} == {"queue"}, "what was before, however short"
 
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from slotdeck.console.advice.export import Chosen, Export, export_settings
+from slotdeck.console.advice.export import Export, ExportedSettings, export_settings
 
-CHOSEN = Chosen(slots=4, context=2048, queue=16, budget=64, model="/models/some.gguf")
+CHOSEN = ExportedSettings(slots=4, context=2048, queue=16, budget=64, model="/models/some.gguf")
 SERVERS = ("ollama", "llama-server", "vllm")
 
 
@@ -32,8 +32,8 @@ def test_ollama_multiplies() -> None:
     assert values(export) == {
         "OLLAMA_NUM_PARALLEL": "4", "OLLAMA_CONTEXT_LENGTH": "2048", "OLLAMA_MAX_QUEUE": "16",
     }  # fmt: skip
-    assert "Ollama multiplies: 4 x 2048 = 8192 tokens" in warned(export)
-    assert "cut there without a word" in warned(export)
+    assert "it allocates 4 x 2048 = 8192 tokens" in warned(export)
+    assert "Ollama silently cuts a prompt" in warned(export)
     eight = values(export_settings("ollama", replace(CHOSEN, kv_dtype="int8")))
     assert (eight["OLLAMA_KV_CACHE_TYPE"], eight["OLLAMA_FLASH_ATTENTION"]) == ("q8_0", "1")
 
@@ -44,8 +44,8 @@ def test_llama_server_divides() -> None:
         "-m": "", "-np": "4", "-c": "8192", "-b": "68", "--cache-type-k": "bf16", "--cache-type-v": "bf16", "-cb": "",
         "--port": "8080", "--metrics": "",
     }  # fmt: skip
-    assert "llama-server divides: -c 8192 over -np 4 leaves 2048" in warned(export)
-    assert "no limit on waiting requests" in warned(export)
+    assert "llama-server divides: -c 8192 by -np 4 gives 2048" in warned(export)
+    assert "does not limit waiting requests" in warned(export)
     eight = values(export_settings("llama-server", replace(CHOSEN, kv_dtype="int8")))
     assert (eight["--cache-type-k"], eight["--cache-type-v"], eight["-fa"]) == ("q8_0", "q8_0", "on")
 
@@ -56,7 +56,7 @@ def test_vllm_counts_what_runs_in_the_step_and_in_the_queue() -> None:
         "--max-num-seqs": "4", "--max-model-len": "2048", "--max-num-batched-tokens": "68",
         "--max-num-queued-reqs": "20", "--gpu-memory-utilization": "0.85", "--kv-cache-dtype": "int8_per_token_head",
     }  # fmt: skip
-    assert "Nothing changes live there" in warned(export)
+    assert "That server changes nothing live" in warned(export)
     assert "exec vllm serve /models/some.gguf" in export.text
 
 

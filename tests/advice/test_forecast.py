@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from slotdeck.console.advice.forecast import BUSY_SECONDS, PAUSING_SECONDS, Expected, People, expect, people_of
+from slotdeck.console.advice.forecast import (
+    BUSY_SECONDS,
+    PAUSING_SECONDS,
+    People,
+    ServiceForecast,
+    forecast_service,
+    people_of,
+)
 from slotdeck.console.advice.planner import make_plan
 from slotdeck.engine.settings import LiveSettings
 from tests.support.calibration import CALIBRATION
@@ -25,26 +32,26 @@ def test_the_people_of_a_plan_pause_for_what_a_turn_leaves() -> None:
 
 
 def test_one_slot_makes_them_wait_and_the_same_seed_gives_the_same() -> None:
-    one, many = (expect(TEN, ENOUGH.model_copy(update={"slots": slots}), CALIBRATION) for slots in (1, 8))
+    one, many = (forecast_service(TEN, ENOUGH.model_copy(update={"slots": slots}), CALIBRATION) for slots in (1, 8))
     assert one.ttft_p95 is not None
     assert many.ttft_p95 is not None
     assert one.ttft_p95 > 1.5 * many.ttft_p95
-    assert expect(TEN, ENOUGH, CALIBRATION) == many
+    assert forecast_service(TEN, ENOUGH, CALIBRATION) == many
     assert (many.preemptions, many.refused) == (0, 0)
     assert many.finished > 50
 
 
 def test_a_pool_too_small_preempts_and_a_context_too_small_refuses() -> None:
     busy = TEN.model_copy(update={"pause": 0.0})
-    tight = expect(busy, ENOUGH.model_copy(update={"kv_tokens": 1040}), CALIBRATION)
+    tight = forecast_service(busy, ENOUGH.model_copy(update={"kv_tokens": 1040}), CALIBRATION)
     assert tight.preemptions > 0
-    short = expect(busy, ENOUGH.model_copy(update={"context": 400}), CALIBRATION)
+    short = forecast_service(busy, ENOUGH.model_copy(update={"context": 400}), CALIBRATION)
     assert short.refused == 10
     assert (short.finished, short.ttft_p95, short.tokens_per_second) == (0, None, None)
 
 
 def test_answers_end_at_the_context() -> None:
     full = ENOUGH.model_copy(update={"context": 512})
-    found = expect(TEN.model_copy(update={"users": 2, "answer": 400}), full, CALIBRATION)
+    found = forecast_service(TEN.model_copy(update={"users": 2, "answer": 400}), full, CALIBRATION)
     assert found.refused == 0
-    assert Expected.model_validate_json(found.model_dump_json()).finished > 0
+    assert ServiceForecast.model_validate_json(found.model_dump_json()).finished > 0

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from slotdeck.console.advice.calibration import Calibration
-from slotdeck.console.advice.outcome import Outcome
+from slotdeck.console.advice.simulation_result import SimulationResult
 from slotdeck.console.advice.simulator import Simulator
 from slotdeck.console.advice.step_model import StepModel, StepTimes
 from slotdeck.console.advice.traffic import Edge, Turn, User
@@ -45,7 +45,7 @@ def prices() -> StepModel:
 
 
 @pytest.fixture(scope="module")
-def predicted() -> list[Outcome]:
+def predicted() -> list[SimulationResult]:
     outcomes = []
     for row in ROWS:
         settings = LiveSettings(slots=row["slots"], **MEASURED["settings"])
@@ -56,14 +56,14 @@ def predicted() -> list[Outcome]:
 
 
 @pytest.mark.parametrize("name", ["tokens_per_second", "ttft_p50", "ttft_p95", "itl_p50", "itl_p95"])
-def test_what_was_measured_higher_is_predicted_higher(predicted: list[Outcome], name: str) -> None:
+def test_what_was_measured_higher_is_predicted_higher(predicted: list[SimulationResult], name: str) -> None:
     for (row, outcome), (other_row, other) in combinations(zip(ROWS, predicted, strict=True), 2):
         if max(row[name], other_row[name]) / min(row[name], other_row[name]) > SAME:
             higher = getattr(outcome, name) > getattr(other, name)
             assert higher == (row[name] > other_row[name]), (row, other_row)
 
 
-def test_first_tokens_and_throughput_come_near_what_was_measured(predicted: list[Outcome]) -> None:
+def test_first_tokens_and_throughput_come_near_what_was_measured(predicted: list[SimulationResult]) -> None:
     """Of all rows, 20 users on 20 slots and on one included, which the prices know nothing of."""
     for row, outcome in zip(ROWS, predicted, strict=True):
         assert outcome.ttft_p95 == pytest.approx(row["ttft_p95"], rel=0.2)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotdeck.console.advice.capacity import CapacityError, Memory, ModelFacts, Speed
-from slotdeck.console.advice.plan import Now, Plan, Question
+from slotdeck.console.advice.plan import CurrentSettings, Plan, Question
 from slotdeck.console.advice.planner import make_plan
 from slotdeck.console.advice.running import kv_dtype_of, memory_of, model_of
 from slotdeck.engine.settings import LiveSettings
@@ -35,7 +35,7 @@ def test_twenty_chat_users_on_a_24_gb_card() -> None:
     assert plan.capacity.cache_tokens >= 4 * 8192
     assert 1 <= (plan.setting("queue") or 0) <= 16
     assert plan.setting("budget") == 512
-    assert "4 slots x 8,192 = 32,768 of" in said(plan)["fits"]
+    assert "4 slots x 8,192 use 32,768 of" in said(plan)["fits"]
     assert all(one.reason for one in plan.settings)
     assert not plan.assumed
 
@@ -55,7 +55,7 @@ def test_twenty_agents_are_twenty_in_flight_and_too_many_for_the_card() -> None:
 def test_a_small_box_without_a_gpu_is_not_told_to_take_vllm() -> None:
     plan = make_plan(Question(EIGHT_B, Memory(8 << 30, False), "bf16", users=20, turn_seconds=0))
     assert plan.settings == ()
-    assert "The weights alone take 16 GB of 8.59 GB" in said(plan)["smaller_model"]
+    assert "The weights alone need 16 GB of 8.59 GB" in said(plan)["smaller_model"]
     assert "vLLM does not" in said(plan)["small_box"]
     assert plan.verdicts[0].level == "critical"
 
@@ -63,27 +63,27 @@ def test_a_small_box_without_a_gpu_is_not_told_to_take_vllm() -> None:
 def test_a_conversation_that_does_not_fit_is_named_with_what_would() -> None:
     tight = Memory(16_700_000_000, False)
     plan = make_plan(replace(CHAT, memory=tight, prompt=3000, answer=500))
-    assert "Not one conversation of 8,192 tokens fits" in said(plan)["context_too_large"]
+    assert "Not even one conversation of 8,192 tokens fits" in said(plan)["context_too_large"]
     assert (plan.setting("slots"), plan.setting("context")) == (1, 4608)
-    assert "3,584, which prompt and answer need" in said(plan)["shorter_context"]
+    assert "3,584, enough for prompt and answer" in said(plan)["shorter_context"]
 
 
 def test_a_long_prompt_with_a_short_answer_is_prefill_work() -> None:
     plan = make_plan(Question(SMALL, BOX, "bf16", prompt=6000, answer=200))
-    assert said(plan)["prefill_work"].startswith("A 6,000-token prompt with a 200-token answer is prefill work")
+    assert said(plan)["prefill_work"].startswith("A 6,000-token prompt with a 200-token answer is mostly prefill")
     assert plan.setting("context") == 6400
     measured = make_plan(replace(plan.question, speed=Speed(prefill=500, decode=100)))
     assert "12 s of reading, 2 s of writing" in said(measured)["prefill_work"]
     assert measured.load.generate_seconds == pytest.approx(14)
     short = make_plan(replace(measured.question, prompt=200, answer=2000))
-    assert "more cores shorten the reading only" in said(short)["decode_work"]
-    assert "More cores shorten the reading of prompts only" in said(make_plan(CHAT))["phases"]
+    assert "more cores only speed up the reading" in said(short)["decode_work"]
+    assert "More cores only speed up reading prompts" in said(make_plan(CHAT))["phases"]
 
 
 def test_prompts_that_keep_the_machine_busy_more_than_once_over() -> None:
     load = Question(SMALL, BOX, "bf16", users=20, turn_seconds=60, prompt=6000, answer=200, speed=Speed(500, 100))
     plan = make_plan(load)
-    assert "busy 4 times over" in said(plan)["saturated"]
+    assert "takes 4 times as long as there is time for" in said(plan)["saturated"]
     assert plan.verdicts[0].key == "saturated"
 
 
@@ -114,22 +114,22 @@ def test_a_few_people_get_a_slot_each_as_far_as_they_fit() -> None:
 
 def test_slots_in_force_stay_if_they_are_about_as_many_as_needed() -> None:
     def advised(now: int) -> int | None:
-        return make_plan(replace(CHAT, now=Now(slots=now))).setting("slots")
+        return make_plan(replace(CHAT, now=CurrentSettings(slots=now))).setting("slots")
 
     assert [advised(now) for now in (3, 4, 5, 20)] == [4, 4, 5, 4]
     assert advised(8) == 5  # no more fit
 
 
 def test_what_was_not_given_is_said_to_be_assumed() -> None:
-    assert "want of a measured speed" in make_plan(Question(SMALL, BOX, "bf16")).assumed[0]
-    assert "the lengths" in make_plan(Question(SMALL, BOX, "bf16", speed=Speed(1, 1))).assumed[0]
+    assert "no speed was measured" in make_plan(Question(SMALL, BOX, "bf16")).assumed[0]
+    assert "answer lengths are unknown" in make_plan(Question(SMALL, BOX, "bf16", speed=Speed(1, 1))).assumed[0]
 
 
 def test_more_than_the_model_was_trained_for_and_more_than_the_context_holds() -> None:
     plan = make_plan(Question(SMALL, BOX, "bf16", context=16_384, prompt=20_000, answer=100))
     assert {verdict.level for verdict in plan.verdicts[:2]} == {"critical"}
     assert "8,192 tokens that the model was trained for" in said(plan)["trained_context"]
-    assert "20,100 tokens, the context is 16,384" in said(plan)["too_long"]
+    assert "20,100 tokens, but the context is 16,384" in said(plan)["too_long"]
 
 
 def test_a_box_that_would_begin_to_swap_is_warned() -> None:
@@ -196,11 +196,11 @@ def test_a_running_engine_tells_its_model_and_what_its_pool_may_take() -> None:
 
 
 def test_settings_in_force_that_can_preempt_are_warned_about() -> None:
-    question = Question(SMALL, BOX, "bf16", now=Now(slots=8, context=2048, budget=96, kv_tokens=8192))
+    question = Question(SMALL, BOX, "bf16", now=CurrentSettings(slots=8, context=2048, budget=96, kv_tokens=8192))
     plan = make_plan(question)
-    assert "8 slots x 2,048 = 16,384 tokens, the pool holds 8,192" in said(plan)["now_overcommits"]
+    assert "8 slots x 2,048 may need 16,384 tokens, but the pool holds 8,192" in said(plan)["now_overcommits"]
     assert (plan.setting("budget"), plan.setting("context"), plan.setting("kv_tokens")) == (96, 2048, 8192)
-    calm = replace(question, now=Now(slots=4, context=2048, kv_tokens=8192))
+    calm = replace(question, now=CurrentSettings(slots=4, context=2048, kv_tokens=8192))
     assert "now_overcommits" not in said(make_plan(calm))
 
 

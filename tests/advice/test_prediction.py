@@ -12,7 +12,7 @@ from slotdeck.console.advice.prediction import NoPredictionError, predict
 from slotdeck.console.advice.recorded import replay
 from slotdeck.console.advice.step_model import StepModel
 from slotdeck.console.advice.traffic import Edge
-from slotdeck.console.planning.predictions import can_be_predicted, in_words
+from slotdeck.console.planning.predictions import can_be_predicted, prediction_text
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import LimitInfo, WindowInfo
 from slotdeck.engine.telemetry.history.schema import RequestRecord
@@ -67,14 +67,14 @@ def test_more_slots_end_the_queue_and_cost_some_itl() -> None:
     assert found.then.ttft_p95 < 0.5
     assert (found.then.itl_p95 or 0) > (found.now.itl_p95 or 0)
     assert (found.then.generated_per_second or 0) > (found.now.generated_per_second or 0)
-    assert found.words.startswith("TTFT p95 ")
-    assert "preempted" not in found.words
+    assert found.text.startswith("TTFT p95 ")
+    assert "preempted" not in found.text
 
 
 def test_a_simulation_that_does_not_fit_what_was_measured_is_not_believed() -> None:
     records = agents(5, 20)
     for wrong in (WindowInfo(seconds=60, ttft_p95=0.2, itl_p95=0.006), WindowInfo(seconds=60)):
-        with pytest.raises(NoPredictionError, match="the simulator says TTFT"):
+        with pytest.raises(NoPredictionError, match="the simulator computes a TTFT p95 of"):
             predict(records, ONE_SLOT, {"slots": 5}, CALIBRATION, wrong)
 
 
@@ -82,7 +82,7 @@ def test_too_little_traffic_and_unknown_or_refused_settings_predict_nothing() ->
     records = agents(5, 20)
     with pytest.raises(NoPredictionError, match="only 2 requests"):
         predict(records[:2], ONE_SLOT, {"slots": 5}, CALIBRATION, WindowInfo(seconds=60))
-    with pytest.raises(NoPredictionError, match="does not tell its settings"):
+    with pytest.raises(NoPredictionError, match="does not report its settings"):
         predict(records, LimitInfo(), {"slots": 5}, CALIBRATION, WindowInfo(seconds=60))
     with pytest.raises(NoPredictionError, match="would refuse"):
         predict(records, ONE_SLOT, {"slots": 0}, CALIBRATION, measured(records))
@@ -94,4 +94,4 @@ def test_what_cannot_be_predicted_says_why(tmp_path: Path, monkeypatch: pytest.M
     assert can_be_predicted(finding)
     assert not can_be_predicted(Finding("queue", "warn", "w", (), "t", "y"))
     assert not can_be_predicted(Finding("refused", "warn", "w", (), "t", "y", {"slots": 5}))
-    assert in_words(run(), finding).startswith("–  this server does not report its model and device")
+    assert prediction_text(run(), finding).startswith("–  this server does not report its model and device")

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from slotdeck.console.advice import search as searching
-from slotdeck.console.advice.search import Found, Goals, Tried, search
+from slotdeck.console.advice.search import Goals, SearchResult, Trial, search
 from slotdeck.engine.settings import LiveSettings
 from tests.support.simulation import run
 
 
-def find(goals: Goals | None = None, **changes: Any) -> Found:
-    values: dict[str, Any] = {"context": 512, "most_slots": 6, "most_pool": 1 << 20, "budgets": (64,)} | changes
+def find(goals: Goals | None = None, **changes: Any) -> SearchResult:
+    values: dict[str, Any] = {"context": 512, "max_slots": 6, "max_pool": 1 << 20, "budgets": (64,)} | changes
     return search(run, LiveSettings(), goals=goals or Goals(5.0, 0.2), **values)
 
 
@@ -24,7 +24,7 @@ def test_settings_without_a_run_of_their_own_are_what_a_run_would_give(monkeypat
     found = find(modes=("continuous", "static"))
     assert found.simulated < 0.7 * (len(found.tried) + found.refusing)
     for tried in found.tried:
-        assert Tried.of(tried.settings, run(tried.settings)) == tried
+        assert Trial.of(tried.settings, run(tried.settings)) == tried
     known = {_key(tried.settings) for tried in found.tried}
     ruled_out = 0
     for mode, slots, queue, size in product(("continuous", "static"), (1, 3, 6), (0, 1, 16), (512, 1024)):
@@ -74,6 +74,6 @@ def test_nobody_on_the_frontier_is_beaten_in_everything() -> None:
 
 
 def test_the_pool_stays_within_memory() -> None:
-    found = find(most_pool=1024)
+    found = find(max_pool=1024)
     assert {tried.settings.kv_tokens for tried in found.tried} == {512, 768, 1024}
-    assert find(most_pool=256).choice is None
+    assert find(max_pool=256).choice is None

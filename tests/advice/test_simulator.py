@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotdeck.console.advice.outcome import Outcome
 from slotdeck.console.advice.simulated_frames import FrameMaker
+from slotdeck.console.advice.simulation_result import SimulationResult
 from slotdeck.console.advice.simulator import Simulator
 from slotdeck.console.advice.step_model import StepTimes
 from slotdeck.console.advice.traffic import KINDS, Edge, Traffic, Turn, User, describe
@@ -29,7 +29,7 @@ def people(traffic: Traffic) -> list[User]:
     return [User(name, traffic.script(number), traffic.seconds) for number, name in enumerate(traffic.names())]
 
 
-def run(traffic: Traffic, *, check: bool = False, seed: int = 1, **changes: Any) -> Outcome:
+def run(traffic: Traffic, *, check: bool = False, seed: int = 1, **changes: Any) -> SimulationResult:
     return Simulator(live(**changes), StepTimes(PRICES, seed), check=check).run(people(traffic))
 
 
@@ -60,13 +60,13 @@ def test_any_traffic_under_any_settings_keeps_the_invariants(
     assert len(slow.gaps) == slow.generated - slow.finished
     assert all(ttft > wait >= 0 for ttft, wait in zip(sorted(slow.ttfts), sorted(slow.waits), strict=True))
     assert slow.too_long == 0
-    assert slow.most_admitted <= (1 if mode == "serial" else slots)
-    assert slow.most_queued <= slow.most_waiting
+    assert slow.max_admitted <= (1 if mode == "serial" else slots)
+    assert slow.max_queued <= slow.max_waiting
     fast = run(traffic, check=False, seed=seed, **changes)
     assert _rounded(fast) == _rounded(slow)
 
 
-def _rounded(outcome: Outcome) -> dict[str, Any]:
+def _rounded(outcome: SimulationResult) -> dict[str, Any]:
     """Sums of the same seconds in another order differ in the last digit."""
     values = asdict(outcome)
     for name in ("ttfts", "waits", "gaps"):
@@ -154,7 +154,7 @@ def test_swap_costs_the_time_of_its_copies() -> None:
     traffic = Traffic("agent", 5, 40.0, 1024)
     changes = live(slots=5, kv_tokens=1024, preemption="swap")
 
-    def swapped(copy: float) -> Outcome:
+    def swapped(copy: float) -> SimulationResult:
         simulator = Simulator(changes, StepTimes(PRICES), block_bytes=1, block_copy_seconds=copy)
         return simulator.run(people(traffic))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slotdeck.console.bench.machine import describe_machine, machine_line
-from slotdeck.console.bench.run import Plan, bench_engine, bench_url
+from slotdeck.console.bench.run import BenchOptions, bench_engine, bench_url
 from slotdeck.console.bench.stage import measure
 from slotdeck.console.client.admin import AdminClient
 from slotdeck.console.hosting.engine_process import EngineExitedError
@@ -70,7 +70,7 @@ async def test_a_server_that_cannot_serve_the_warm_up_is_refused() -> None:
     fake = FakeOpenAI(lambda _number, _body: busy())
     async with serving(fake.app) as url:
         with pytest.raises(RequestFailedError, match="the server is full"):
-            await bench_url(Plan([1], 1, 1, lambda _text: None), url, None, None)
+            await bench_url(BenchOptions([1], 1, 1, lambda _text: None), url, None, None)
 
 
 async def test_the_own_engine_is_measured_on_all_slots_and_on_one(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ async def test_the_own_engine_is_measured_on_all_slots_and_on_one(tmp_path: Path
     async with engine_on(tmp_path / "engine.sock") as engine:
         admin = AdminClient(engine.socket)
         frame = engine.frame()
-        report = await bench_engine(Plan([1, 3], 2, 1, said.append), admin, frame)
+        report = await bench_engine(BenchOptions([1, 3], 2, 1, said.append), admin, frame)
         prompts = [body["messages"][0]["content"] for body in engine.bodies]
     assert engine.slot_changes == [1, 4]
     assert [(stage.users, stage.slots) for stage in report.stages] == [(1, 4), (3, 4), (3, 1)]

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from slotdeck.console.bench.flame_graph import Recording as Recorded
-from slotdeck.console.bench.flame_graph import draw, measured_tree, recording, sampled_tree, svg
+from slotdeck.console.bench.flame_graph import StackSamples as Recorded
+from slotdeck.console.bench.flame_graph import draw, measured_tree, sample_stacks, sampled_tree, svg
 from slotdeck.console.bench.step_profile import profile_table, shares
 from slotdeck.engine.telemetry.step_profile import Profile, StepProfiler
 
@@ -89,7 +89,7 @@ def test_without_stacks_the_measured_parts_are_drawn_and_the_reason_is_said() ->
 
 def test_no_py_spy_is_a_reason_not_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slotdeck.console.bench.flame_graph.py_spy", lambda: None)
-    with recording(1) as recorded:
+    with sample_stacks(1) as recorded:
         pass
     assert recorded.problem is not None
     assert "slotdeck[profile]" in recorded.problem

@@ -149,7 +149,7 @@ def test_the_doctor_without_an_engine_says_how_to_look_back_and_that_is_so(recor
     without = CliRunner().invoke(app, ["doctor", "--socket", str(tmp_path / "none.sock")])
     assert (without.exit_code, without.stdout) == (4, "")
     assert "no engine runs on" in without.stderr
-    assert "`slotdeck doctor --from 2h` looks back" in without.stderr
+    assert "`slotdeck doctor --from 2h` examines what was recorded" in without.stderr
     looking = ["doctor", "--from", "2026-11-25T10:00:00Z", "--to", "2026-11-25T10:01:00Z"]
     assert "20 frames" in CliRunner().invoke(app, looking).stdout
 

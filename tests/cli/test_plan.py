@@ -165,7 +165,7 @@ async def test_the_model_that_runs_is_planned_for_with_the_memory_that_is_left(t
         (["--model-config", "CONFIG", "--gpu", "1GiB", "--users", "0"], 2, "users must be at least 1"),
         (["--model-config", "CONFIG", "--gpu", "1GiB", "--context", "3"], 2, "between 64 and"),
         (["--model-config", "CONFIG", "--gpu", "1GiB", "--utilisation", "2"], 2, "at most 1"),
-        (["--model-config", "CONFIG", "--gpu", "1GiB", "--turn-seconds", "-1"], 2, "not below 0"),
+        (["--model-config", "CONFIG", "--gpu", "1GiB", "--turn-seconds", "-1"], 2, "at least 0"),
     ],
 )
 def test_a_bad_number_is_one_line_that_says_what_to_do(

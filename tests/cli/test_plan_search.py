@@ -11,14 +11,14 @@ import pytest
 from typer.testing import CliRunner
 
 from slotdeck.console.advice.calibration import CalibrationError
-from slotdeck.console.advice.search import Found, search
+from slotdeck.console.advice.search import SearchResult, search
 from slotdeck.console.bench.calibration_file import (
     find_calibration,
     newest_calibration,
     read_calibration,
     save_calibration,
 )
-from slotdeck.console.bench.verify import Measured
+from slotdeck.console.bench.verify import MeasuredService
 from slotdeck.console.cli import plan_search
 from slotdeck.console.cli.main import app
 from slotdeck.console.cli.plan_search import Job
@@ -41,10 +41,10 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
-    def run_search(job: Job) -> Found:
+    def run_search(job: Job) -> SearchResult:
         return search(
-            job.run, job.base, goals=job.goals, context=job.context, most_slots=job.most_slots,
-            most_pool=job.most_pool, budgets=(32, 128), modes=job.modes,
+            job.run, job.base, goals=job.goals, context=job.context, max_slots=job.max_slots,
+            max_pool=job.max_pool, budgets=(32, 128), modes=job.modes,
         )  # fmt: skip
 
     monkeypatch.setattr(plan_search, "run_search", run_search)
@@ -159,11 +159,11 @@ def test_predicted_stands_beside_the_median_of_what_was_measured(tmp_path: Path)
     save_calibration(CALIBRATION)
     job_found = search(
         simulated,
-        LiveSettings(), goals=plan_search.Goals(), context=512, most_slots=1, most_pool=512, budgets=(64,),
+        LiveSettings(), goals=plan_search.Goals(), context=512, max_slots=1, max_pool=512, budgets=(64,),
     )  # fmt: skip
     tried = job_found.tried[0]
     ttft = tried.ttft_p95 or 0.0
-    measured = [Measured(None, ttft * factor, None, None, 10.0, 5, 0, 0, 0, 20.0) for factor in (0.8, 1.25, 5.0)]
+    measured = [MeasuredService(None, ttft * factor, None, None, 10.0, 5, 0, 0, 0, 20.0) for factor in (0.8, 1.25, 5.0)]
     text = "\n".join(verify_text("choice", tried, measured))
     assert "-20%" in text
     assert "ITL p95" in text
@@ -176,10 +176,10 @@ def test_verify_serves_the_choice_and_the_runner_up_with_the_same_traffic(
     save_calibration(CALIBRATION)
     served: list[tuple[int, int, int, float]] = []
 
-    def verify(start: Any, traffic: Any, wording: Any, _say: Any) -> Measured:
+    def verify(start: Any, traffic: Any, wording: Any, _say: Any) -> MeasuredService:
         assert wording == CALIBRATION.wording
         served.append((start.slots, start.budget, start.kv_tokens, traffic.seconds))
-        return Measured(0.1, 0.5, 0.02, 0.05, 80.0, 9, 0, 0, 0, 10.0, others=1.5)
+        return MeasuredService(0.1, 0.5, 0.02, 0.05, 80.0, 9, 0, 0, 0, 10.0, others=1.5)
 
     monkeypatch.setattr("slotdeck.console.bench.verify.verify", verify)
     result = run(tmp_path, *AGENTS, "--verify", "--runs", "2")

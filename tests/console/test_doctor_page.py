@@ -49,10 +49,10 @@ async def test_a_queue_is_found_and_its_key_named_and_copied() -> None:
             source.give(frame)
         await seen(pilot, "- Requests wait for a slot")
         await seen(pilot, "enter turns it, by hand s")
-        assert "95% waited up to 4.2 s for a slot" in screen_text(app)
+        assert "95% of the requests waited up to 4.2 s for a slot" in screen_text(app)
         copied = app.page.copied()
         assert copied is not None
-        assert copied.startswith("Requests wait for a slot\n95% waited")
+        assert copied.startswith("Requests wait for a slot\n95% of the requests waited")
 
 
 async def test_it_begins_with_what_is_recorded() -> None:
@@ -105,10 +105,10 @@ async def test_what_the_simulator_predicts_stands_beside_the_change(monkeypatch:
     asked: list[str] = []
 
     def predicted(_frames: object, finding: Finding) -> str:
-        asked.append(finding.turn)
+        asked.append(finding.remedy)
         return "TTFT p95 4.1 s → 1.2 s, ITL p95 35 ms → 41 ms, tok/s 88 → 140  (simulated, 42 requests)"
 
-    monkeypatch.setattr("slotdeck.console.pages.doctor.in_words", predicted)
+    monkeypatch.setattr("slotdeck.console.pages.doctor.prediction_text", predicted)
     first, *rest = run(**QUEUED, limits=LIMITS)
     app, source = console(first)
     async with app.run_test(size=SIZE) as pilot:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from textual.pilot import Pilot
 
-from slotdeck.console.advice.capacity import KV_WIDTHS, CapacityError, Memory
+from slotdeck.console.advice.capacity import CapacityError, Memory
 from slotdeck.console.advice.forecast import People
 from slotdeck.console.advice.plan import Plan
 from slotdeck.console.advice.planner import make_plan
@@ -21,6 +21,7 @@ from slotdeck.console.planning.form import FIELDS, Form, shown
 from slotdeck.console.processes.simulation_worker import Job, what_if
 from slotdeck.console.sections.plan import setting_lines, upper_lines, verdict_lines
 from slotdeck.console.sources.base import Answer
+from slotdeck.engine.core.kv_memory import KV_VALUE_BYTES
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame
 from tests.support import frames
 from tests.support.calibration import CALIBRATION
@@ -102,9 +103,9 @@ def test_steps_go_up_and_down_by_sizes_that_fit() -> None:
     assert up.stepped("users", -1, plan_of(up)).given("users") == 9
     assert Form().stepped("users", -1, plan_of(typed(users="1"))).given("users") == 1
     kinds = [Form()]
-    for _ in range(len(KV_WIDTHS) + 1):
+    for _ in range(len(KV_VALUE_BYTES) + 1):
         kinds.append(kinds[-1].stepped("kv_dtype", 1, plan_of(kinds[-1])))
-    assert [form.given("kv_dtype") for form in kinds] == [None, *KV_WIDTHS, None]
+    assert [form.given("kv_dtype") for form in kinds] == [None, *KV_VALUE_BYTES, None]
 
 
 def test_advice_names_what_differs_from_now_and_the_worst_first() -> None:
@@ -113,8 +114,8 @@ def test_advice_names_what_differs_from_now_and_the_worst_first() -> None:
     assert "s slots            4 → 9" in text
     assert "b budget          64 = 64" in text
     text = "\n".join(plain(line) for line in verdict_lines(plan, 80))
-    assert " - 20 slots x 8,192 = 163,840 tokens, but the cache holds" in text
-    assert text.index("163,840") < text.index("More cores shorten")
+    assert " - 20 slots x 8,192 need 163,840 tokens, but the cache holds" in text
+    assert text.index("163,840") < text.index("More cores only speed up")
 
 
 # ------------------------------------------------------------------ the page
@@ -206,7 +207,7 @@ async def test_a_speed_that_was_measured_is_used_as_soon_as_the_page_is_opened_a
         save_calibration(CALIBRATION.model_copy(update={"weights": "fp32", "kv_dtype": "fp32"}))
         await pilot.press("1", "2")
         await seen(pilot, "of it work           2 s from speed")
-        await seen(pilot, "adds about 58 ms to a step of those who watch")
+        await seen(pilot, "reading prompts adds about 58 ms to a step")
 
 
 @pytest.mark.slow

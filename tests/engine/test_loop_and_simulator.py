@@ -116,4 +116,4 @@ def test_the_loop_measures_what_the_simulator_predicts(kind: Any, users: int, ch
     assert window.itl_p50 == pytest.approx(predicted.itl_p50)
     assert window.itl_p95 == pytest.approx(predicted.itl_p95)
     assert window.itl_count == len(predicted.gaps)
-    assert stage.outcome.seconds == pytest.approx(predicted.seconds)
+    assert stage.result.seconds == pytest.approx(predicted.seconds)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotdeck.console.load.client import (
-    Answer,
     BusyError,
+    Completion,
     Endpoint,
     RequestFailedError,
     UnreachableError,
@@ -36,7 +36,7 @@ async def fake() -> AsyncIterator[FakeOpenAI]:
         yield server
 
 
-async def ask(fake: FakeOpenAI) -> Answer:
+async def ask(fake: FakeOpenAI) -> Completion:
     url = fake.url  # type: ignore[attr-defined]
     async with make_client(url, 1) as client:
         return await chat(client, Endpoint(url, "fake"), QUESTION, max_tokens=8, temperature=0)
@@ -78,7 +78,7 @@ async def test_txt_05_heartbeats_and_the_role_chunk_are_no_first_token(fake: Fak
     """Comments may arrive long before the first text; only the text counts."""
     release = asyncio.Event()
     fake.script = lambda _n, _b: Reply(hold=release, comments=3)
-    seen: list[Answer] = []
+    seen: list[Completion] = []
     url = fake.url  # type: ignore[attr-defined]
     async with make_client(url, 1) as client:
         task = asyncio.create_task(

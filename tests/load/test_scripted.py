@@ -11,7 +11,7 @@ from slotdeck.console.advice.traffic import Traffic, Turn
 from slotdeck.console.bench.calibrate import edge_of, fit_few, overhead_of
 from slotdeck.console.load import scripted
 from slotdeck.console.load.client import Endpoint, RequestFailedError, make_client
-from slotdeck.console.load.scripted import Played, measure_wording, play, scripts_of
+from slotdeck.console.load.scripted import PlayedTraffic, measure_wording, play, scripts_of
 from slotdeck.engine.telemetry.step_log import StepSample, StepWork
 from tests.support.calibration import PRICES
 from tests.support.fake_openai import FakeOpenAI, Reply, busy, serving
@@ -25,7 +25,7 @@ def counting(body: dict[str, Any]) -> int:
     return 30 + 2 * words + 6 * (len(body["messages"]) - 1)
 
 
-async def played(fake: FakeOpenAI, *scripts: list[Turn], wording: Wording = WORDING) -> Played:
+async def played(fake: FakeOpenAI, *scripts: list[Turn], wording: Wording = WORDING) -> PlayedTraffic:
     async with serving(fake.app) as url, make_client(url, len(scripts)) as client:
         endpoints = [Endpoint(url, "fake")] * len(scripts)
         return await play(client, endpoints, scripts, seconds=5.0, wording=wording, seed=1)
@@ -63,7 +63,7 @@ async def test_conversations_grow_and_begin_anew_as_the_script_says() -> None:
 
 
 async def test_a_refused_message_is_sent_again_and_then_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scripted, "BUSY_TRIES", 2)
+    monkeypatch.setattr(scripted, "MAX_TRIES", 2)
     refused = FakeOpenAI(lambda number, _body: busy("0.01") if number < 3 else Reply())
     result = await played(refused, [Turn(0, 30, 5, True), Turn(0, 30, 5, False)])
     assert (result.rejected, result.gave_up, len(result.answers)) == (3, 1, 1)
@@ -76,7 +76,7 @@ async def test_nothing_is_sent_after_the_time() -> None:
 
 
 def test_every_user_has_a_script_of_its_own() -> None:
-    one, two = scripts_of(Traffic("chat", 2, 60, 1024), most_turns=5)
+    one, two = scripts_of(Traffic("chat", 2, 60, 1024), max_turns=5)
     assert len(one) == len(two) == 5
     assert one != two
 

@@ -13,7 +13,7 @@ from slotdeck.console.load import Kind
 from slotdeck.console.load.client import Endpoint, make_client
 from slotdeck.console.load.prompts import NAMES, OPENERS, user_name
 from slotdeck.console.load.tally import Tally
-from slotdeck.console.load.users import BUSY_TRIES, SimulatedUser
+from slotdeck.console.load.users import MAX_TRIES, SimulatedUser
 from tests.support.fake_openai import FakeOpenAI, Reply, busy, prompt_tokens, serving
 
 
@@ -93,12 +93,12 @@ async def test_a_conversation_that_would_not_fit_the_context_starts_over(room: R
 async def test_con_13_a_503_waits_for_retry_after_with_jitter_and_not_for_ever(room: Room) -> None:
     """A refused user comes back no sooner than told, spread out, and gives a turn up after a few tries."""
     room.fake.script = lambda _number, _body: busy("4")
-    await room.talk("chat", BUSY_TRIES * 2)
-    waits = room.pauses[1:BUSY_TRIES]
-    assert len(waits) == BUSY_TRIES - 1
+    await room.talk("chat", MAX_TRIES * 2)
+    waits = room.pauses[1:MAX_TRIES]
+    assert len(waits) == MAX_TRIES - 1
     assert all(4 <= seconds <= 6 for seconds in waits)
     assert len(set(waits)) == len(waits)
-    assert room.tally.rejected == BUSY_TRIES * 2
+    assert room.tally.rejected == MAX_TRIES * 2
     assert room.tally.gave_up >= 1
     assert room.tally.errors.total() == 0
 

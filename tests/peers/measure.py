@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from slotdeck.console.bench.stage import measure, warm_up
-from slotdeck.console.load.client import Answer, BusyError, Message, RequestFailedError, chat, discover, make_client
+from slotdeck.console.load.client import BusyError, Completion, Message, RequestFailedError, chat, discover, make_client
 from slotdeck.console.load.prompts import FOLLOW_UPS, OPENERS, WORDS
 from slotdeck.engine.telemetry.windows import percentile
 
@@ -85,10 +85,10 @@ async def measure_chat(url: str, number: int) -> Point:
     """Five people with one system prompt, three turns each without a pause; the history grows with each turn."""
     rng = random.Random(f"{SEED}/{number}")
     system = "You help in a small workshop. These words matter here: " + " ".join(rng.choices(WORDS, k=SYSTEM_WORDS))
-    answers: list[Answer] = []
+    answers: list[Completion] = []
     errors: Counter[str] = Counter()
 
-    async def ask(client: httpx.AsyncClient, messages: list[Message]) -> Answer | None:
+    async def ask(client: httpx.AsyncClient, messages: list[Message]) -> Completion | None:
         for attempt in (1, 2):
             try:
                 return await chat(client, endpoint, messages, max_tokens=CHAT_TOKENS, temperature=0)

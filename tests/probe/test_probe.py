@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from slotdeck.console.cli.main import app
 from slotdeck.console.load.client import RequestFailedError, UnreachableError
 from slotdeck.console.probe.report import as_text, found_wrong, measured
-from slotdeck.console.probe.run import Limits, Report, probe
+from slotdeck.console.probe.run import Limits, ProbeReport, probe
 from tests.probe.servers import BufferingServer, NativeOllama, SlottedServer
 from tests.support.fake_openai import FakeOpenAI, serving
 from tests.support.stub_server import running
@@ -29,7 +29,7 @@ def short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"slotdeck.console.probe.run.{name}", 24)
 
 
-async def probed(server: FakeOpenAI, limits: Limits = QUICK) -> Report:
+async def probed(server: FakeOpenAI, limits: Limits = QUICK) -> ProbeReport:
     said: list[str] = []
     async with serving(server.app) as url:
         report = await probe(url, None, None, limits, said.append)

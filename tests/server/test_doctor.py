@@ -33,7 +33,7 @@ def test_a_prompt_too_long_is_found_and_counted(tokenizer: Path, tmp_path: Path)
         events, _ = server.engine.telemetry.events_since(0)
         (finding,) = diagnose([before, after.model_copy(update={"events": events})])
     assert finding.rule == "context"
-    assert "2 prompts refused" in finding.evidence[0]
+    assert "2 prompts were refused" in finding.evidence[0]
     assert "from 127.0.0.1" in finding.evidence
 
 
@@ -52,7 +52,7 @@ def test_a_pool_too_small_is_found(tokenizer: Path, tmp_path: Path) -> None:
 def test_the_command_watches_an_engine_that_keeps_no_history(
     tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slotdeck.console.cli.doctor.WATCHED", 1)
+    monkeypatch.setattr("slotdeck.console.cli.doctor.WATCH_SECONDS", 1)
     environment = {"XDG_STATE_HOME": str(tmp_path), "TZ": "UTC"}
     with running(tokenizer, tmp_path) as server:
         arguments = ["doctor", "--socket", str(server.settings.socket)]
@@ -77,11 +77,11 @@ def test_exit_code_and_json_of_a_recorded_evening(tmp_path: Path, monkeypatch: p
     span = [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(frames[at].time + at)) for at in (0, -1)]
     arguments = ["doctor", "--from", span[0], "--to", span[1]]
     plain = CliRunner().invoke(app, arguments)
-    assert plain.exit_code == 1, plain.output
+    assert plain.exit_code == 5, plain.output
     assert "! Running requests lose their KV (costs users " in plain.stdout
     as_json = CliRunner().invoke(app, [*arguments, "--json"])
     first, *_others = json.loads(as_json.stdout)
-    assert (as_json.exit_code, first["rule"], first["level"]) == (1, "preemption", "critical")
+    assert (as_json.exit_code, first["rule"], first["level"]) == (5, "preemption", "critical")
     assert list(first["changes"]) == ["kv_tokens"]
     assert first["cost"] > 10
 

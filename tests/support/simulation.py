@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from slotdeck.console.advice.outcome import Outcome
 from slotdeck.console.advice.recorded import simulate
+from slotdeck.console.advice.simulation_result import SimulationResult
 from slotdeck.console.advice.traffic import Traffic, User
 from slotdeck.engine.settings import LiveSettings
 from tests.support.calibration import CALIBRATION
@@ -11,6 +11,6 @@ from tests.support.calibration import CALIBRATION
 TRAFFIC = Traffic("agent", 4, 6.0, 512)
 
 
-def run(settings: LiveSettings) -> Outcome:
+def run(settings: LiveSettings) -> SimulationResult:
     users = [User(name, TRAFFIC.script(number), TRAFFIC.seconds) for number, name in enumerate(TRAFFIC.names())]
     return simulate(users, settings, CALIBRATION)

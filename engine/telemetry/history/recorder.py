@@ -18,7 +18,7 @@ from slotdeck.engine.core.events import Event
 from slotdeck.engine.paths import history_path
 from slotdeck.engine.settings import StartSettings
 from slotdeck.engine.telemetry.frame import Frame, FrameEvent, FrameEventKind
-from slotdeck.engine.telemetry.history.schema import RequestRecord
+from slotdeck.engine.telemetry.history.schema import WRITE_SECONDS, RequestRecord
 from slotdeck.engine.telemetry.history.writer import FAILURES, MEGABYTE, HistoryWriter
 from slotdeck.engine.telemetry.telemetry import Telemetry
 from slotdeck.engine.telemetry.windows import percentiles
@@ -26,7 +26,7 @@ from slotdeck.engine.telemetry.windows import percentiles
 log = logging.getLogger("slotdeck.history")
 
 FRAME_SECONDS = 1.0
-FRAMES_IN_CHUNK = 10
+FRAMES_IN_CHUNK = round(WRITE_SECONDS / FRAME_SECONDS)
 """Frames that are written together; a crash loses at most these. The first one in which somebody is served is written
 at once, so that an end in the middle of the work is seen to be one."""
 RETRY_SECONDS = 60.0
@@ -110,7 +110,7 @@ class Recorder:
         events = thinned(frame.events, frame.time, missed=self._cursor - before - len(frame.events))
         self._frames.append(frame.model_copy(update={"events": events}))
         self._events += events
-        return bool(frame.running or frame.waiting_count)
+        return frame.in_flight > 0
 
     async def open(self) -> None:
         """Open the file, or say once why not."""

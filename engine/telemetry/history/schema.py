@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from slotdeck.engine.telemetry.frame import Part
 
+WRITE_SECONDS = 10.0
+"""The recorder writes at least this often while an engine runs."""
+
 SCHEMA_VERSION = 1
 """``PRAGMA user_version`` of the file. A file of another version is not read and not written."""
 

@@ -1,4 +1,4 @@
-"""What came of a simulation, in the numbers that the screens show of a real engine. Pure."""
+"""The result of a simulation, in the numbers that the screens show of a real engine."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from slotdeck.engine.telemetry.windows import percentile
 
 
 @dataclass
-class Outcome:
-    """What came of it. Times in seconds; the numbers mean what they mean on the screens."""
+class SimulationResult:
+    """What the users got. Times are in seconds and mean what they mean on the screens."""
 
     seconds: float = 0.0
     """From the start to the last token."""
@@ -19,22 +19,24 @@ class Outcome:
     finished: int = 0
     generated: int = 0
     prompt_tokens: int = 0
-    """Of those that were served, cached ones included."""
+    """Of admitted requests, cached tokens included."""
     cached_tokens: int = 0
     rejected: int = 0
-    """Answers 503."""
+    """Refusals with 503. A message that was sent again may be refused several times."""
     gave_up: int = 0
+    """Messages that their user gave up after several refusals."""
     too_long: int = 0
     preemptions: int = 0
     recomputed_tokens: int = 0
     steps: int = 0
-    most_waiting: int = 0
-    """Most that waited, those included who only waited for the next step."""
-    most_queued: int = 0
-    """Most that waited while no slot was free: a shorter queue refuses somebody."""
-    most_admitted: int = 0
+    max_waiting: int = 0
+    """The most requests that waited at once, including those that only waited for the next step."""
+    max_queued: int = 0
+    """The most requests that waited while no slot was free. A shorter queue would have refused one of them."""
+    max_admitted: int = 0
+    """The most requests that held a slot at once."""
     pool_bound: bool = False
-    """The pool's size mattered: it was full, or somebody waited for room beside a free slot."""
+    """The size of the pool mattered: the pool was full, or a request waited for room while a slot was free."""
 
     @property
     def tokens_per_second(self) -> float | None:
