@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slotdeck.engine.core.step import TokenLogprobs
@@ -31,6 +31,7 @@ def read(choice: Choice, ids: list[int], cuts: list[int], reason: str) -> list[D
     return deltas
 
 
+@example(ids=[287, 3], cuts=[], stops=["a"], min_tokens=0)  # nothing is shown
 @given(
     st.lists(st.integers(3, 419), min_size=1, max_size=30),
     st.lists(st.integers(1, 4), max_size=30),
@@ -53,7 +54,7 @@ def test_entries_are_the_tokens_whose_text_begins_before_the_end(
     assert min_tokens < choice.num_tokens <= len(ids)
     assert len(entries) <= choice.num_tokens
     assert text.decode(ids[: len(entries)]).startswith(shown) or not shown
-    assert len(text.decode(ids[: len(entries) - 1])) <= len(shown) or "\ufffd" in text.decode(ids)
+    assert len(text.decode(ids[: max(0, len(entries) - 1)])) <= len(shown) or "\ufffd" in text.decode(ids)
 
 
 def test_an_ending_token_counts_and_has_neither_text_nor_entry(text: TextModel) -> None:

@@ -6,7 +6,6 @@ import json
 import logging
 import socket
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -65,6 +64,38 @@ def test_a_client_that_leaves_while_it_is_tokenised_never_enters_the_queue(
     after = server.until(lambda frame: frame.counters.cancelled == (before.cancelled or 0) + 1).counters
     release.set()
     assert (after.received, after.steps) == ((before.received or 0) + 1, before.steps)
+
+
+def test_a_client_that_leaves_before_its_prompt_is_tokenised_is_never_tokenised(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two prompts hold the threads for short ones; the third waits for a thread and leaves."""
+    with running(tokenizer, tmp_path) as server, ThreadPoolExecutor(2) as pool:
+        encode = server.text.encode_chat
+        begun = threading.Semaphore(0)
+        release = threading.Event()
+        encoded: list[str] = []
+
+        def slow(messages: Any) -> list[int]:
+            encoded.append(messages[0]["content"])
+            begun.release()
+            release.wait(15)
+            return encode(messages)
+
+        monkeypatch.setattr(server.text, "encode_chat", slow)
+        held = [pool.submit(server.chat, f"say: {name}") for name in ("first", "second")]
+        for _ in held:
+            assert begun.acquire(timeout=15)
+        connection = server.raw_chat("say: third")
+        server.until(lambda frame: frame.counters.received == 3)
+        connection.close()
+        server.until(lambda frame: frame.counters.cancelled == 1)
+        release.set()
+        assert [answer.result().status_code for answer in held] == [200, 200]
+        assert server.chat("say: fourth").status_code == 200
+        assert encoded == ["say: first", "say: second", "say: fourth"]
+        assert server.output_router.num_open == 0
+        server.idle()
 
 
 def test_con_03_those_who_leave_the_queue_are_never_computed(tokenizer: Path, tmp_path: Path) -> None:
@@ -172,27 +203,40 @@ def test_con_16_a_dead_engine_turns_health_and_refuses(tokenizer: Path, tmp_path
         server.idle()
 
 
-def test_con_17_a_huge_prompt_does_not_hold_up_a_stream(server: RunningServer) -> None:
-    server.runner.pace = 0.005
-    gaps: list[float] = []
-    huge = "".join(chr(0x61 + number % 26) + " " for number in range(1_900_000))  # 3.8 MB
-    try:
+def test_con_17_a_stream_goes_on_while_a_huge_prompt_is_tokenised(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    huge = "".join(chr(0x61 + number % 26) + " " for number in range(1_900_000))  # 3.8 MB, some 2 million tokens
+    with running(tokenizer, tmp_path, slots=1, context=1 << 20, queue=0) as server, ThreadPoolExecutor(1) as pool:
+        encode = server.text.encode_chat
+        tokenising = threading.Event()
+        calls: list[int] = []
+
+        def noted(messages: Any) -> list[int]:
+            tokenising.set()
+            try:
+                ids = encode(messages)
+                calls.append(len(ids))
+                return ids
+            finally:
+                tokenising.clear()
+
+        server.runner.pace = 0.005
         body = {"messages": [{"role": "user", "content": "forever"}], "stream": True}
         with server.client.stream("POST", "/v1/chat/completions", json=body) as response:
             lines = response.iter_lines()
             next(lines)
-            other = threading.Thread(target=server.chat, args=(huge,))
-            other.start()
-            last = time.monotonic()
-            for _ in lines:
-                gaps.append(time.monotonic() - last)
-                last = time.monotonic()
-                if not other.is_alive():
+            monkeypatch.setattr(server.text, "encode_chat", noted)
+            other = pool.submit(httpx.post, server.url + "/v1/chat/completions", json={"messages": [
+                {"role": "user", "content": huge}]}, timeout=60)  # fmt: skip
+            meanwhile = 0
+            for line in lines:
+                meanwhile += tokenising.is_set() and line.startswith("data: ")
+                if other.done():
                     break
-            other.join()
-        assert len(gaps) > 3  # text came while the other was read
-    finally:
-        server.runner.pace = 0.0005
+        assert other.result().json()["error"]["code"] == "context_length_exceeded"
+        assert calls[0] > 1 << 20, "it really was tokenised"
+        assert meanwhile >= 20
 
 
 def test_a_reader_that_does_not_read_is_dropped_and_others_are_served(tokenizer: Path, tmp_path: Path) -> None:

@@ -190,8 +190,13 @@ class RunningServer:
         raise AssertionError(f"never came to pass; last: {frame!r}")
 
     def idle(self) -> Frame:
-        """Wait until nothing runs or waits; every block must be free and every request accounted for."""
-        frame = self.until(lambda frame: frame.running == 0 and frame.waiting_count == 0)
+        """Wait until nothing runs or waits and no handler is left.
+
+        Every block must be free and every request accounted for.
+        """
+        frame = self.until(
+            lambda frame: frame.running == 0 and frame.waiting_count == 0 and self.output_router.num_open == 0
+        )
         assert frame.pool.live == 0
         counts = frame.counters
         ends = (counts.finished, counts.cancelled, counts.failed, counts.rejected, counts.invalid)

@@ -61,6 +61,34 @@ def test_txt_02_what_cannot_become_a_stop_is_not_held() -> None:
     assert matcher.flush() == "EN"
 
 
+@pytest.mark.parametrize(
+    ("stops", "text", "shown"),
+    [
+        (["abcd", "b"], "xabcd", "xa"),  # that which ends first, not that which begins first
+        (["b", "abcd"], "xabcd", "xa"),
+        (["bc", "abc"], "xabc", "x"),  # both end at once: the longer
+        (["c", "abc"], "xabc", "x"),
+        (["ab", "b"], "ab", ""),
+        (["ab"], "abab", ""),
+    ],
+)
+def test_txt_02_of_several_stops_the_one_that_is_complete_first_ends_the_text(
+    stops: list[str], text: str, shown: str
+) -> None:
+    """In one piece or letter by letter."""
+    for chunks in ([text], list(text)):
+        assert feed(stops, chunks)[0] == shown
+
+
+def test_txt_02_after_a_match_nothing_comes_out() -> None:
+    matcher = StopMatcher(["b"])
+    assert [matcher.push("ab"), matcher.push("a"), matcher.flush()] == ["a", "", ""]
+
+
+def test_txt_02_without_stops_everything_passes_at_once() -> None:
+    assert StopMatcher([]).push("abc") == StopMatcher([""]).push("abc") == "abc"
+
+
 @given(
     st.lists(st.text("abc", min_size=1, max_size=4), max_size=4),
     st.lists(st.text("abc", max_size=3), max_size=20),
