@@ -14,7 +14,7 @@ test: setup-test
 	@$(VENV)/bin/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 quick: setup-test
-	@$(VENV)/bin/python -m pytest --quick $(ARGS)
+	@$(VENV)/bin/python -m pytest -n 2 --dist loadgroup --quick $(ARGS)
 
 check: setup-test
 	$(VENV)/bin/ruff format --check .

@@ -55,11 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not even import a folder of marked tests with ``--quick``: torch alone takes seconds."""
-    return (
-        True
-        if config.getoption("quick") and collection_path.parent == TESTS and collection_path.name in FOLDERS
-        else None
-    )
+    marked = collection_path.parent == TESTS and collection_path.name in FOLDERS
+    return True if marked and config.getoption("quick") else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
