@@ -27,7 +27,7 @@ from tests.peers.report import BASELINE, OURS, Facts, print_tables, targets
 from tests.peers.servers import CONTEXT, DEFAULT_PEERS, PEERS, SLOTS, THREADS, ServerError, baseline, running
 
 SCALES = 1 + 2 / 64
-"""Bytes of a weight in int8 with its share of a scale."""
+"""Bytes of an int8 weight, with its share of the fp32 scale of its group."""
 
 
 def say(text: str) -> None:
@@ -55,7 +55,9 @@ def main() -> int:
         wanted.append(BASELINE)
     users = [int(count) for count in arguments.users.split(",")]
 
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the servers end with it
+    signal.signal(
+        signal.SIGTERM, lambda number, _: sys.exit(128 + number)
+    )  # an exception, so that the servers are stopped
     starts, left_out = {}, {}
     for name in wanted:
         try:
@@ -84,7 +86,7 @@ def main() -> int:
                 continue
             say(f"round {number + 1}: {peers[name].name}")
             one = Round()
-            if name == OURS:  # each round, since on a shared machine it is never twice the same
+            if name == OURS:  # in each round, because it changes on a shared machine
                 one.bandwidth = memory_bandwidth(THREADS)
                 say(f"  {one.bandwidth / 1e9:.1f} GB/s read from memory")
             try:
@@ -102,7 +104,7 @@ def main() -> int:
                 speeds = ", ".join(f"{point.load}: {point.tokens_per_second or 0:.0f}" for point in one.points)
                 say(f"  tok/s {speeds}; started in {one.start_seconds:.1f} s, {one.resident_bytes >> 20} MiB")
     results = {name: rounds for name, rounds in results.items() if rounds}
-    # The tied embedding is kept a second time, in bf16, for looking tokens up.
+    # The tied embedding is kept a second time, in bf16, to look tokens up.
     kept = packed + 2 * embedding + per_token * SLOTS * CONTEXT
     facts = Facts(packed, kept)
     console = Console(width=120)

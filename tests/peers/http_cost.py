@@ -41,7 +41,7 @@ PROSE = (
 
 
 class Script(NoTensors):
-    """Answers prose at a steady pace."""
+    """Writes prose at a steady pace."""
 
     def __init__(self, token_ids: list[int]) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Script(NoTensors):
 
 
 def read_streams(url: str, streams: int, tokens: int) -> None:
-    """The clients: every stream read to its end, as bytes, by a process of its own."""
+    """The clients, in a process of their own: they read every stream to its end, as bytes."""
 
     async def one(host: str, port: int) -> None:
         body = json.dumps(

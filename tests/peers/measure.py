@@ -1,4 +1,4 @@
-"""What one server did in one round: 1, 2, 5 and 20 users without a prefix cache, then conversations with one."""
+"""Measures one server in one round: 1, 2, 5 and 20 users without a prefix cache, then conversations with one."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ CHAT_USERS, CHAT_TURNS, CHAT_TOKENS, SYSTEM_WORDS = 5, 3, 32, 150
 
 @dataclass
 class Point:
-    """One server, one round, one load. Seconds; tokens/s counts generated tokens, from first request to last text."""
+    """One server under one load in one round. Times are in seconds.
+
+    tokens/s counts generated tokens from the first request to the last text.
+    """
 
     load: str
-    """``1``, ``2``, ``5`` or ``20`` users, or ``chat``."""
+    """``1``, ``2``, ``5`` or ``20`` (users), or ``chat``."""
     tokens_per_second: float | None
     ttft_p50: float | None
     ttft_p95: float | None
@@ -34,23 +37,23 @@ class Point:
     generated: int
     prompt: int
     errors: dict[str, int]
-    """Requests without a whole answer, by kind."""
+    """Requests without a whole answer, by kind of error."""
 
 
 @dataclass
 class Round:
-    """What one start of a server gave."""
+    """The measurements of one round of one server."""
 
     points: list[Point] = field(default_factory=list)
     resident_bytes: int = 0
-    """All its processes, after the largest load."""
+    """Resident memory of all its processes after the largest load."""
     start_seconds: float = 0.0
     bandwidth: float | None = None
-    """Bytes per second read from memory just before, where that was measured."""
+    """Memory bandwidth just before, in bytes per second read; None if it was not measured."""
 
 
 async def measure_users(url: str, users: list[int], number: int) -> list[Point]:
-    """Each user sends one prompt of about 200 tokens and reads 64; no two prompts of a whole run are alike.
+    """Each user sends one prompt of about 200 tokens and reads 64 tokens. No two prompts of a run are alike.
 
     Raises RequestFailedError when the server cannot serve the first request.
     """
@@ -82,7 +85,7 @@ async def measure_users(url: str, users: list[int], number: int) -> list[Point]:
 
 
 async def measure_chat(url: str, number: int) -> Point:
-    """Five people with one system prompt, three turns each without a pause; the history grows with each turn."""
+    """Five users with the same system prompt and three turns each, without a pause. Conversations grow."""
     rng = random.Random(f"{SEED}/{number}")
     system = "You help in a small workshop. These words matter here: " + " ".join(rng.choices(WORDS, k=SYSTEM_WORDS))
     answers: list[Completion] = []
@@ -96,7 +99,7 @@ async def measure_chat(url: str, number: int) -> Point:
                 errors["http 503"] += 1
                 return None
             except RequestFailedError as error:
-                # A connection that the server had closed between two turns says nothing about the server.
+                # The server may have closed an idle connection between two turns. That says nothing about its speed.
                 if error.kind != "connection" or attempt == 2:
                     errors[f"{error.kind}: {error}"] += 1
                     return None
@@ -137,11 +140,11 @@ async def measure_chat(url: str, number: int) -> Point:
 
 
 def memory_bandwidth(threads: int) -> float:
-    """Bytes per second that ``threads`` threads read from memory together: best of five sums over 1 GiB."""
+    """Bytes per second that ``threads`` threads read from memory together: the best of five sums over 1 GiB."""
     import torch
 
     torch.set_num_threads(threads)
-    values = torch.rand(1 << 28)  # of its own pages, with contents that no host keeps once for many
+    values = torch.rand(1 << 28)  # random values, so that the host cannot merge equal pages
     best = float("inf")
     for _ in range(5):
         began = time.monotonic()

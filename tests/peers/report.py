@@ -1,4 +1,4 @@
-"""Rounds of all servers as tables, ratios and the targets they are held against."""
+"""The rounds of all servers as tables, and the targets that Slotdeck should reach."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from tests.peers.measure import Point, Round
 
 OURS, BASELINE = "slotdeck", "baseline"
 MIN_RATIO = {"1": 1.6, "2": 1.6, "5": 1.6, "20": 1.4}
-"""tokens/s of Slotdeck over the best peer, by users."""
+"""Wanted ratio of Slotdeck's tokens/s to the best peer's, by number of users."""
 MARGIN_BYTES = 700 << 20
 MIN_BANDWIDTH = 0.7
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Of the machine and of our weights, for the targets about memory."""
+    """Sizes in bytes, for the targets about memory."""
 
     packed_bytes: int
-    """Weights that one decode step reads."""
+    """The weights that one decode step reads."""
     kept_bytes: int
-    """Weights and KV pool in memory."""
+    """The weights and the KV pool in memory."""
 
 
 def merged(rounds: list[Round], load: str) -> Point | None:
-    """One load over all rounds: medians, and the longest gap of all."""
+    """One load over all rounds: medians, and the longest gap of all rounds."""
     points = [point for one in rounds for point in one.points if point.load == load]
     if not points:
         return None
@@ -63,7 +63,7 @@ def loads_of(results: dict[str, list[Round]]) -> list[str]:
 def best_peer(
     results: dict[str, list[Round]], load: str, get: Callable[[Point], float | None], most: bool
 ) -> float | None:
-    """Of the peers beside Slotdeck that answered everybody, the largest or the smallest value at a load."""
+    """The largest or the smallest value at a load, of the peers that answered every request."""
     points = [merged(rounds, load) for name, rounds in results.items() if name not in (OURS, BASELINE)]
     whole = [point for point in points if point is not None and not point.errors]
     values = [value for point in whole if (value := get(point)) is not None]
@@ -71,7 +71,7 @@ def best_peer(
 
 
 def print_tables(results: dict[str, list[Round]], names: dict[str, str], console: Console) -> None:
-    """One table for each load."""
+    """Print one table for each load."""
     for load in loads_of(results):
         best = best_peer(results, load, lambda point: point.tokens_per_second, most=True)
         heading = (
@@ -99,7 +99,7 @@ def print_tables(results: dict[str, list[Round]], names: dict[str, str], console
 
 
 def targets(results: dict[str, list[Round]], facts: Facts) -> list[dict[str, Any]]:
-    """Each target that can be judged: what it asks, what was found, whether it is reached."""
+    """Each target that these rounds can judge: the target, what was found, and whether it is reached."""
     found: list[dict[str, Any]] = []
 
     def judge(name: str, value: float | None, limit: float | None, at_least: bool, unit: str = "") -> None:
@@ -131,7 +131,7 @@ def targets(results: dict[str, list[Round]], facts: Facts) -> list[dict[str, Any
         pause = best_peer(results, "20", lambda point: point.itl_max, most=False)
         if pause is not None:
             judge("longest pause at 20 users, half of the best peer's", many.itl_max, pause / 2, False, " s")
-    # Round by round, since a machine that shares its memory reads at 50 GB/s in one minute and at 80 in the next.
+    # Round by round, because a shared machine reads at 50 GB/s in one minute and at 80 GB/s in the next.
     shares = [
         facts.packed_bytes / point.itl_p50 / one.bandwidth
         for one in results.get(OURS, [])

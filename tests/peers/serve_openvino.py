@@ -21,7 +21,7 @@ MODEL = "SmolLM2-135M-Instruct"
 
 
 class Pipeline:
-    """Steps the pipeline in a thread of its own; a request's tokens come through a queue of the event loop."""
+    """Runs the pipeline in a thread. The tokens of a request come through an asyncio queue."""
 
     def __init__(self, file, threads, slots, context, cache):
         config = openvino_genai.SchedulerConfig()
@@ -38,7 +38,7 @@ class Pipeline:
         threading.Thread(target=self._run, daemon=True).start()
 
     def submit(self, prompt, most):
-        """A queue of (token, text) pairs, then of the reason for the end."""
+        """A queue of (token, text) pairs, followed by the reason for the end."""
         queue, loop = asyncio.Queue(), asyncio.get_running_loop()
         with self._lock:
             self._new.append((prompt, most, lambda item: loop.call_soon_threadsafe(queue.put_nowait, item)))

@@ -25,9 +25,9 @@ from tests.peers.installs import LLAMA_CPP, LLAMA_CPP_BUILT, OPENVINO, VLLM, Ins
 THREADS = 2
 SLOTS = 20
 CONTEXT = 1024
-"""Tokens of one request, prompt and answer."""
+"""Tokens of one request: prompt and answer."""
 START_PATIENCE = 420.0
-"""Seconds until a server must answer; vLLM compiles the model at its first start, and takes half a minute later."""
+"""Seconds until a server must answer. vLLM compiles the model at its first start; later it takes half a minute."""
 STOP_PATIENCE = 20.0
 HERE = Path(__file__).parent
 Say = Callable[[str], None]
@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Start:
-    """A command that serves on ``port``, and variables beside those of this process."""
+    """A command that serves on ``port``, and further environment variables for it."""
 
     command: list[str]
     environment: dict[str, str] = field(default_factory=dict)
@@ -43,12 +43,12 @@ class Start:
 
 @dataclass(frozen=True)
 class Peer:
-    """A server under a name; ``prepare`` (install, convert weights) may raise InstallError."""
+    """A server and its name. ``prepare`` installs it and converts weights; it may raise InstallError."""
 
     name: str
     version: str
     prepare: Callable[[Say], Callable[[int, bool, Path], Start]]
-    """Gives what makes a :class:`Start` from port, prefix cache on or off, and a folder for the moment."""
+    """Returns what makes a :class:`Start` from a port, whether to use a prefix cache, and a temporary folder."""
 
 
 def _slotdeck(_: Say, checkout: Path | None = None) -> Callable[[int, bool, Path], Start]:
@@ -90,7 +90,7 @@ def _llama_cpp_python(say: Say) -> Callable[[int, bool, Path], Start]:
     python, path = python_of(LLAMA_CPP_BUILT, say), weights.q8_0_file(say)
 
     def start(port: int, cache: bool, folder: Path) -> Start:
-        # Its server computes one request after another; unless told so, a newcomer would end the one before.
+        # Its server computes one request at a time. Otherwise a new request would interrupt it.
         options = {"model": path, "host": "127.0.0.1", "port": port, "n_ctx": CONTEXT, "n_threads": THREADS}
         options |= {"n_threads_batch": THREADS, "cache": str(cache).lower(), "interrupt_requests": "false"}
         flags = [part for name, value in options.items() for part in (f"--{name}", str(value))]
@@ -108,7 +108,7 @@ def _vllm(say: Say) -> Callable[[int, bool, Path], Start]:
         "VLLM_CPU_KVCACHE_SPACE": "2",
         "VLLM_CPU_OMP_THREADS_BIND": f"0-{THREADS - 1}",
         "VLLM_CACHE_ROOT": str(VLLM.folder / "cache"),
-        # As vLLM's manual advises for a CPU; the wheel of intel-openmp brings it.
+        # vLLM's manual recommends it for CPUs; it is part of the wheel intel-openmp.
         "LD_PRELOAD": str(VLLM.folder / "lib" / "libiomp5.so"),
     }
 
@@ -146,21 +146,21 @@ PEERS = {
 
 
 def baseline(checkout: Path) -> Peer:
-    """Slotdeck as it is in another checkout, run by this Python. It is shown, but no peer to be compared with."""
+    """Slotdeck of another checkout, run by this Python. It is shown, but does not count as a peer."""
     return Peer("Slotdeck baseline", "", partial(_slotdeck, checkout=checkout.resolve()))
 
 
 DEFAULT_PEERS = ("slotdeck", "llama.cpp-q8", "llama.cpp-q4", "openvino", "vllm")
-"""llama-cpp-python compiles for minutes and serves one request at a time, so it is measured when asked for."""
+"""Without llama-cpp-python, which compiles for minutes and serves one request at a time."""
 
 
 class ServerError(RuntimeError):
-    """A server did not start; the message has the end of its log."""
+    """A server did not start. The message contains the end of its log."""
 
 
 @dataclass(frozen=True)
 class Running:
-    """A server that answers. ``pid`` is the first of its processes."""
+    """A server that answers. ``pid`` is its first process."""
 
     url: str
     pid: int
@@ -177,7 +177,7 @@ class Running:
 
 @contextmanager
 def running(make: Callable[[int, bool, Path], Start], cache: bool) -> Iterator[Running]:
-    """The server while the block runs. Raises ServerError."""
+    """Run the server while this context is open. Raises ServerError."""
     with tempfile.TemporaryDirectory(prefix="slotdeck-peer-") as name:
         folder, port = Path(name), _free_port()
         start = make(port, cache, folder)
@@ -217,7 +217,7 @@ def _await_answer(process: subprocess.Popen[bytes], url: str, log: Path) -> None
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the session that was started, and nothing else."""
+    """End the processes of the session that was started, and nothing else."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -228,7 +228,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             continue
         if number == signal.SIGTERM:
-            time.sleep(0.5)  # its children had the signal too; whoever still lives gets the second
+            time.sleep(0.5)  # its children got the signal too; those that still live get the second one
 
 
 def _free_port() -> int:

@@ -1,4 +1,4 @@
-"""The tables and targets of the comparison, on made-up rounds; the servers themselves are no part of these tests."""
+"""Tables and targets of the comparison, from made-up rounds. No server is started."""
 
 from __future__ import annotations
 

@@ -24,12 +24,12 @@ Say = Callable[[str], None]
 
 
 def q4_1_file() -> Path:
-    """The embedded model itself, fetched first if it is not there."""
+    """The embedded model's file, which is fetched first if it is missing."""
     return embedded_model_path()
 
 
 def q8_0_file(say: Say) -> Path:
-    """The same tensors, every matrix in Q8_0; written on first use."""
+    """A file with the same tensors, every matrix in Q8_0. It is written on first use."""
     path = _folder() / f"{NAME}.Q8_0.gguf"
     if path.is_file():
         return path
