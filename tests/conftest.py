@@ -61,10 +61,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all tests, and let one process of ``pytest -n 2 --dist loadgroup`` run all that compute on both cores.
+    """Mark all tests, and say how ``pytest -n 2 --dist loadgroup`` shares them between its processes.
 
-    Two of those at once would slow each other down. They come first, since they take the longest; every other module
-    stays whole, so that its servers start once.
+    All tests of the embedded model run in one process, because two of them at once would compete for both cores. They
+    come first, because together they take the longest. Every other module stays whole, so that its servers start once.
     """
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0]
@@ -77,10 +77,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             limits = [limit for name, limit in SECONDS.items() if item.get_closest_marker(name)]
             if limits:
                 item.add_marker(pytest.mark.timeout(max(limits)))
-        item.add_marker(pytest.mark.xdist_group("compute" if computes(item) else item.nodeid.partition("::")[0]))
-    items.sort(key=lambda item: not computes(item))
+        group = "model" if item.get_closest_marker("model") else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=_order)
 
 
-def computes(item: pytest.Item) -> bool:
-    """True for tests that keep both cores busy."""
-    return any(item.get_closest_marker(name) for name in ("slow", "model"))
+def _order(item: pytest.Item) -> int:
+    if item.get_closest_marker("model"):
+        return 0
+    return 1 if item.get_closest_marker("slow") else 2
