@@ -1,7 +1,6 @@
-"""Calls of the admin API over the engine's unix socket, for commands that need an answer and not a stream.
+"""A synchronous client of the admin API over the engine's unix socket, for commands that need one answer.
 
-Standard library only, until a frame is to be read: `slotdeck` asks it before anything else, and a start must not wait
-for imports.
+Standard library only, until a frame is read: `slotdeck` calls it before anything else, and must start fast.
 """
 
 from __future__ import annotations
@@ -10,8 +9,11 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from slotdeck.console.client import messages
 
 if TYPE_CHECKING:
     from slotdeck.engine.telemetry.frame import Frame
@@ -37,39 +39,30 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 class AdminClient:
-    """The engine behind one admin socket. ``timeout`` in seconds, per call."""
+    """The engine behind the admin socket at ``path``. ``timeout`` is in seconds, for each call."""
 
     def __init__(self, path: Path, timeout: float = 5.0) -> None:
         self.path = path
         self._timeout = timeout
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """The decoded JSON answer. Raises NoEngineError, or AdminError with the engine's own sentence."""
-        connection = _UnixConnection(self.path, self._timeout)
+        """Send a request and return the decoded JSON answer. Raises NoEngineError or AdminError."""
         payload = None if body is None else json.dumps(body).encode()
         headers = {} if body is None else {"Content-Type": "application/json"}
-        try:
+        with self._connection(self._timeout) as connection:
             connection.request(method, path, payload, headers)
             response = connection.getresponse()
             content = response.read()
-        except (FileNotFoundError, ConnectionRefusedError) as error:
-            raise NoEngineError(f"no engine answers on {self.path}") from error
-        except (OSError, http.client.HTTPException) as error:
-            raise AdminError(f"the engine on {self.path} does not answer: {error or type(error).__name__}") from error
-        finally:
-            connection.close()
         try:
             document = json.loads(content) if content else None
         except ValueError as error:
-            raise AdminError(f"{self.path} answered {path} with something that is not JSON") from error
+            raise AdminError(f"{messages.UNREADABLE}: {path} is not JSON") from error
         if response.status >= 400:
-            problem = document.get("error") if isinstance(document, dict) else None
-            reason = problem.get("message") if isinstance(problem, dict) else None
-            raise AdminError(f"{method} {path}: {reason or f'HTTP {response.status}'}")
+            raise AdminError(f"{method} {path}: {messages.refusal(response.status, document)}")
         return document
 
     def frame(self) -> Frame:
-        """The engine's picture of now. Raises as :meth:`call`."""
+        """The current frame. Raises the exceptions of :meth:`call`."""
         from pydantic import ValidationError
 
         from slotdeck.engine.telemetry.frame import Frame
@@ -77,34 +70,44 @@ class AdminClient:
         try:
             return Frame.model_validate(self.call("GET", "/admin/frame"))
         except ValidationError as error:
-            raise AdminError("the engine that runs speaks another version of Slotdeck; restart it") from error
+            raise AdminError(messages.unreadable(messages.validation_problem(error.errors()))) from error
 
     def stream(self, rate: float) -> Iterator[Frame]:
-        """Frames as they come, ``rate`` a second, until the engine stops. Raises as :meth:`call`."""
+        """Yield ``rate`` frames a second until the engine stops. Raises the exceptions of :meth:`call`."""
         from pydantic import ValidationError
 
         from slotdeck.engine.telemetry.frame import Frame
 
-        connection = _UnixConnection(self.path, max(self._timeout, 4 / rate))
-        try:
+        with self._connection(max(self._timeout, 4 / rate)) as connection:
             connection.request("GET", f"/admin/stream?rate={rate:g}")
             response = connection.getresponse()
             if response.status != 200:
-                raise AdminError(f"the engine refuses its stream: HTTP {response.status}")
+                raise AdminError(messages.refusal(response.status, None))
             while line := response.readline():
-                yield Frame.model_validate_json(line)
-        except (FileNotFoundError, ConnectionRefusedError) as error:
-            raise NoEngineError(f"no engine answers on {self.path}") from error
-        except ValidationError as error:
-            raise AdminError("the engine that runs speaks another version of Slotdeck; restart it") from error
-        except (OSError, http.client.HTTPException) as error:
-            raise AdminError(f"the engine on {self.path} fell silent: {error or type(error).__name__}") from error
-        finally:
-            connection.close()
+                try:
+                    frame = Frame.model_validate_json(line)
+                except ValidationError as error:
+                    raise AdminError(messages.unreadable(messages.validation_problem(error.errors()))) from error
+                yield frame
 
     def running(self) -> Frame | None:
-        """The frame of a running engine, ``None`` when there is none. Raises AdminError when it is silent."""
+        """The frame of the running engine; ``None`` if there is none. Raises AdminError if it does not answer."""
         try:
             return self.frame()
         except NoEngineError:
             return None
+
+    @contextmanager
+    def _connection(self, timeout: float) -> Iterator[http.client.HTTPConnection]:
+        """A connection that is closed at the end. Raises NoEngineError or AdminError for whatever goes wrong on it."""
+        connection = _UnixConnection(self.path, timeout)
+        try:
+            yield connection
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            raise NoEngineError(messages.no_engine(self.path)) from error
+        except TimeoutError as error:
+            raise AdminError(messages.silent(timeout)) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise AdminError(f"{messages.BROKEN}: {error or type(error).__name__}") from error
+        finally:
+            connection.close()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from slotdeck.console.client import messages
 from slotdeck.console.hosting.process import end_in_words, exit_code, lives, lock_holder
 from slotdeck.console.sources.base import Answer, Disconnected, EngineEnd, Past, Update
 from slotdeck.engine.telemetry.frame import Frame
@@ -111,7 +112,7 @@ class EngineSource:
             client.stream("GET", "/admin/stream", params=self._where_to_begin()) as response,
         ):
             if response.status_code != 200:
-                raise ValueError(f"the admin API answered {response.status_code}")
+                raise ValueError(messages.refusal(response.status_code, None))
             pending = bytearray()
             # Lines end at \n only: httpx would also split at U+2028 and its like inside a JSON string.
             async for chunk in response.aiter_raw():
@@ -165,7 +166,7 @@ class EngineSource:
             document = response.json()
         except Exception as error:
             return Answer(False, message=self._explain(error))
-        return Answer(False, message=_error_message(document) or f"the admin API answered {response.status_code}")
+        return Answer(False, message=messages.refusal(response.status_code, document))
 
     async def shutdown(self, force: bool) -> Answer:
         """See :class:`FrameSource`."""
@@ -183,7 +184,7 @@ class EngineSource:
             return Answer(True, revision=revision if isinstance(revision, int) else None)
         return Answer(
             False,
-            message=_error_message(document) or f"the admin API answered {response.status_code}",
+            message=messages.refusal(response.status_code, document),
             conflict=response.status_code == 409,
         )
 
@@ -192,17 +193,15 @@ class EngineSource:
         import httpx
 
         if isinstance(error, httpx.ConnectError):
-            return f"no engine answers at {self.socket}"
+            return messages.no_engine(self.socket)
         if isinstance(error, httpx.ReadTimeout):
-            return f"the engine has said nothing for {SILENCE_LIMIT:.0f} s"
+            return messages.silent(SILENCE_LIMIT)
         if isinstance(error, httpx.TransportError):
-            return "the connection to the engine broke"
+            return messages.BROKEN
         if isinstance(error, ValidationError):
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            return f"unreadable answer from the engine ({where or 'JSON'}: {first['msg']}); versions may differ"
+            return messages.unreadable(messages.validation_problem(error.errors()))
         if isinstance(error, json.JSONDecodeError):
-            return "unreadable answer from the engine"
+            return messages.UNREADABLE
         return str(error) or type(error).__name__
 
 
@@ -221,9 +220,3 @@ def _request_path(request_id: str) -> str:
     from urllib.parse import quote
 
     return f"/admin/requests/{quote(request_id, safe='')}"
-
-
-def _error_message(document: Any) -> str | None:
-    error = document.get("error") if isinstance(document, dict) else None
-    message = error.get("message") if isinstance(error, dict) else None
-    return message if isinstance(message, str) else None
