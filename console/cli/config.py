@@ -1,4 +1,4 @@
-"""`slotdeck config show`: every setting, its value, and where it came from. Keys are never printed."""
+"""`slotdeck config show`: every setting, its value and its source. Keys are never printed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from slotdeck.console.cli.exits import EPILOG
-from slotdeck.console.cli.flags import check_settings, in_words, merge_flags, settings_flags
+from slotdeck.console.cli.flags import check_settings, merge_flags, setting_text, settings_flags
 from slotdeck.engine.paths import config_file, default_socket
 from slotdeck.engine.settings import SETTINGS, StartSettings
 
-config_commands = typer.Typer(no_args_is_help=True, help="Settings: what is in force and where each value came from.")
+config_commands = typer.Typer(no_args_is_help=True, help="Show settings and where each value came from.")
 
 
 @config_commands.command(epilog=EPILOG)
@@ -25,7 +25,10 @@ def show(
     settings: dict[str, Any],
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Show each setting, its value and where it came from: flag, variable, file or default; and what runs otherwise."""
+    """Show each setting, its value and its source: flag, variable, file or default.
+
+    If the running engine uses another value, that is shown too.
+    """
     explicit = merge_flags(_outermost(context), settings)
     chosen = check_settings(explicit)
     rows = _rows(chosen, explicit, _in_force(chosen))
@@ -34,7 +37,7 @@ def show(
         return
     print(f"{_note(config_file())}")
     _print(rows)
-    print("  -: not set; sizes and threads are then chosen for the model and the machine")
+    print("  -: not set; the engine then chooses sizes and threads for the model and the machine")
     from slotdeck.console.terminal.configuration import console_file
 
     print(f"\n{_note(console_file())}")
@@ -49,11 +52,11 @@ def _outermost(context: typer.Context) -> Any:
 
 
 def _note(path: Path) -> str:
-    return f"{path}{'' if path.is_file() else ' (not there)'}"
+    return f"{path}{'' if path.is_file() else ' (does not exist)'}"
 
 
 def _rows(chosen: StartSettings, explicit: dict[str, Any], in_force: dict[str, Any]) -> list[dict[str, Any]]:
-    """Name, value and source of each setting; ``in_force`` where a running engine has another value."""
+    """Name, value and source of each setting, and ``in_force`` if the running engine has another value."""
     path = config_file()
     document = tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
     rows = []
@@ -79,7 +82,7 @@ def _printable(name: str, value: Any) -> Any:
 
 
 def _in_force(chosen: StartSettings) -> dict[str, Any]:
-    """Values of the engine that runs; empty if none does."""
+    """The values of the running engine; empty if none runs."""
     from slotdeck.console.client.admin import AdminClient, AdminError, NoEngineError
 
     try:
@@ -107,12 +110,12 @@ def _console_rows() -> list[dict[str, Any]]:
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    """Columns: name, value, source; a value that the running engine has otherwise stands behind."""
+    """Print name, value and source in columns, followed by the running engine's value if it differs."""
     texts = [(row["name"], _text(row["value"]), row["source"], row.get("in_force")) for row in rows]
     name_cells = max(len(name) for name, *_ in texts)
     value_cells = min(40, max(len(value) for _, value, *_ in texts))
     for name, value, source, in_force in texts:
-        running = "" if in_force is None else f"   the running engine has {_text(in_force)}"
+        running = "" if in_force is None else f"   the running engine uses {_text(in_force)}"
         print(f"  {name:<{name_cells}}  {value:<{value_cells}}  {source}{running}".rstrip())
 
 
@@ -123,4 +126,4 @@ def _text(value: Any) -> str:
         return ", ".join(map(str, value))
     if isinstance(value, dict):
         return ", ".join(f"{key} = {entry}" for key, entry in value.items())
-    return in_words(value)
+    return setting_text(value)

@@ -1,4 +1,4 @@
-"""The installed command `slotdeck`: as little as possible before the rest is imported."""
+"""The installed command `slotdeck`. It does as little as possible before importing the rest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from slotdeck.console.terminal.startup import collect_again, skip_plugins, stop_
 
 
 def run() -> None:
-    """The console on the engine that runs, or else the command that was asked for."""
+    """Open the console on the running engine if possible, else run the command line."""
     stop_collecting()
     skip_plugins()
     from slotdeck.console.cli.quick_attach import quick_attach

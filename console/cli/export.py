@@ -1,4 +1,4 @@
-"""`slotdeck export`: the settings in force, or those of flags or of a plan, in the words of another server."""
+"""`slotdeck export`: translates the settings in force, or those of flags or a plan, for another server."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def export(
     *,
     plan: Annotated[
         Path | None,
-        typer.Option("--plan", help="settings of a plan: a file of `slotdeck plan --json`", metavar="FILE",
+        typer.Option("--plan", help="take the settings from a plan, a file of `slotdeck plan --json`", metavar="FILE",
                      show_default=False),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", help="the model as that server takes it: a .gguf file, a folder, a name",
+        typer.Option("--model", help="the model in the form that server expects: a .gguf file, a folder or a name",
                      metavar="MODEL", show_default=False),
     ] = None,
     form: Annotated[
@@ -44,21 +44,21 @@ def export(
     ] = None,
     unit: Annotated[
         str | None,
-        typer.Option("--unit", help="the service that the drop-in is for; default: the server's name", metavar="NAME",
-                     show_default=False),
+        typer.Option("--unit", help="the service that the drop-in configures; default: the name of the server",
+                     metavar="NAME", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:  # fmt: skip
-    """Write settings for Ollama, llama-server or vLLM: each with its reason, how to apply them and how to check.
+    """Write settings for Ollama, llama-server or vLLM, with reasons and with commands that apply and check them.
 
-    The settings are those of your running engine, else the configured ones; --plan takes those of a plan instead, and
-    flags go before all. What means something else there is said in comments.
+    The settings are those of your running engine, or else the configured ones. --plan takes them from a plan instead.
+    Flags override both. Comments say where a setting means something else on that server.
     """
     from slotdeck.console.advice.export import export_settings
 
     explicit = merge_flags(context, settings, FLAGS)
     if unit is not None and (not unit or not all(character.isalnum() or character in "-_.@" for character in unit)):
-        fail(f"--unit is the name of a service, letters, digits and - _ . @, not {unit!r}", USAGE)
+        fail(f"--unit must be the name of a service (letters, digits and - _ . @), not {unit!r}", USAGE)
     chosen = _from_plan(plan, explicit) if plan is not None else _in_force(explicit, server)
     if model is not None:
         chosen = dataclasses.replace(chosen, model=model)
@@ -68,11 +68,11 @@ def export(
         return
     print(made.text, end="")
     if chosen.model is None and server != "ollama":
-        say("no --model given: put the model's path or name where MODEL stands")
+        say("no --model given: replace MODEL by the path or name of the model")
 
 
 def _in_force(explicit: dict[str, Any], server: str) -> ExportedSettings:
-    """Those of the running engine, else those configured; flags go before."""
+    """The settings of the running engine, or else the configured ones; flags override both."""
     from slotdeck.console.advice.export import ExportedSettings
     from slotdeck.console.client.admin import AdminClient, AdminError
     from slotdeck.engine.paths import default_socket
@@ -105,14 +105,14 @@ def _in_force(explicit: dict[str, Any], server: str) -> ExportedSettings:
 
 
 def _usable_model(source: str, server: str) -> str | None:
-    """The model's path if the other server takes such a one: a .gguf file or a folder."""
+    """The model's path if the other server can load it (a .gguf file or a folder), else ``None``."""
     path = Path(source).expanduser()
     fits = path.suffix == ".gguf" and path.is_file() if server == "llama-server" else path.is_dir()
     return str(path.resolve()) if fits and server != "ollama" else None
 
 
 def _from_plan(path: Path, explicit: dict[str, Any]) -> ExportedSettings:
-    """Those of a plan; flags go before."""
+    """The settings of a plan; flags override them."""
     from slotdeck.console.advice.export import ExportedSettings
     from slotdeck.engine.core.kv_memory import KV_VALUE_BYTES
     from slotdeck.engine.settings import LiveSettings
@@ -126,16 +126,16 @@ def _from_plan(path: Path, explicit: dict[str, Any]) -> ExportedSettings:
         kv_dtype, memory = document["kv"]["dtype"], document["memory"]
         share = float(memory["utilisation"]) if memory["gpu"] else None
         if not planned:
-            raise ValueError("it advises nothing, since not even the weights fit")
+            raise ValueError("it recommends nothing, because not even the weights fit")
         planned = {name: planned[name] for name in ("slots", "context", "queue", "budget")}
         LiveSettings(**planned)
         if kv_dtype not in KV_VALUE_BYTES or (share is not None and not 0 < share <= 1):
-            raise ValueError("its cache type or utilisation is none that exists")
+            raise ValueError("its cache type or utilisation is unknown")
     except OSError as error:
         fail(f"{path}: {error.strerror or error}", FAILED)
     except (ValueError, KeyError, TypeError) as error:
         reason = str(error).splitlines()[0] if isinstance(error, ValueError) else "something is missing"
-        fail(f"{path} is no plan of `slotdeck plan --json`: {reason}", FAILED)
+        fail(f"{path} is not a plan of `slotdeck plan --json`: {reason}", FAILED)
     given = {name: getattr(wanted, name) for name in planned if name in explicit}
     more = {name: getattr(wanted, name) for name in ("mode", "kv_dtype", "prefix_cache") if name in explicit}
     if more.get("kv_dtype") == "auto":

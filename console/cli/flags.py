@@ -1,7 +1,7 @@
-"""Command line flags from the table of settings.
+"""Command line flags that are derived from the table of settings.
 
-:func:`settings_flags` gives a command one flag per setting, so that a setting added to the table is a flag at once.
-Values travel as they were typed; ``slotdeck.engine.configuration.load_settings`` checks them all in one place.
+:func:`settings_flags` gives a command one flag for each setting, so that a new setting is a flag at once. Values stay
+as they were typed; ``slotdeck.engine.configuration.load_settings`` checks them all in one place.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from slotdeck.engine.settings import SETTINGS, Setting, SettingsError, StartSett
 
 LIVE_PANEL = "Settings that also change live"
 START_PANEL = "Settings read at start"
-PREFIX = "setting_"  # Keeps a setting ("context") apart from a command's own parameter of that name.
+PREFIX = "setting_"  # Distinguishes a setting such as "context" from a command's own parameter of that name.
 
 
 def settings_flags(
     names: Collection[str] = SETTINGS.keys(), defaults: dict[str, Any] | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Replace a command's parameter ``settings: dict[str, Any]`` by one flag per name.
+    """A decorator that replaces a command's parameter ``settings: dict[str, Any]`` by one flag for each name.
 
-    The command then gets the explicitly given values alone. ``defaults`` are the defaults that the help shows where
-    a command has its own.
+    The command gets only the values that were given. ``defaults`` are shown in the help instead of the usual defaults.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,7 +52,7 @@ def settings_flags(
 
 
 def check_settings(explicit: dict[str, Any]) -> StartSettings:
-    """``load_settings``, with a bad setting ending the command: one line, exit 2."""
+    """Load all settings; a bad one ends the command with one line and exit code 2."""
     try:
         return load_settings(explicit)
     except SettingsError as error:
@@ -61,9 +60,9 @@ def check_settings(explicit: dict[str, Any]) -> StartSettings:
 
 
 def merge_flags(context: typer.Context, settings: dict[str, Any], names: Collection[str] = SETTINGS.keys()) -> Any:
-    """Flags written before the command (``slotdeck --slots 8 serve``) together with those after it, which win.
+    """Flags before the command (``slotdeck --slots 8 serve``) merged with those after it, which take precedence.
 
-    Flags that the command does not take end it with exit 2 instead of being ignored.
+    A flag that the command does not support ends it with exit code 2.
     """
     before: dict[str, Any] = context.obj or {}
     for name in before:
@@ -72,15 +71,15 @@ def merge_flags(context: typer.Context, settings: dict[str, Any], names: Collect
     return before | settings
 
 
-def in_words(value: Any) -> str:
-    """A value as one types it: a switch is on or off, a number has no idle zeros."""
+def setting_text(value: Any) -> str:
+    """A value as people type it: ``on`` or ``off`` for a switch, numbers without trailing zeros."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _typed(setting: Setting, value: Any) -> Any:
-    """A number where the setting is one, so that a complaint shows the number and not a quoted text."""
+    """Numbers are converted, so that an error message shows the number and not a quoted text."""
     if setting.minimum is None or not isinstance(value, str):
         return value
     for kind in (int, float):
@@ -119,5 +118,5 @@ def _help(setting: Setting, default: Any) -> str:
         notes.append(f"{setting.minimum:.15g} to {setting.maximum:.15g}{unit}")
     default = setting.default if default is None else default
     if default not in (None, []):
-        notes.append(f"default {in_words(default)}")
+        notes.append(f"default {setting_text(default)}")
     return f"{setting.help} [{'; '.join(notes)}]" if notes else setting.help

@@ -1,4 +1,4 @@
-"""`slotdeck history`: what is recorded, and the way out of it into files."""
+"""`slotdeck history`: what is recorded, and how to export it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ What = Literal["requests", "events", "seconds", "frames"]
 Format = Literal["csv", "json"]
 
 app = typer.Typer(
-    help="What the engine recorded: look where it is, or export it.", no_args_is_help=True, rich_markup_mode=None
+    help="What the engine recorded: where it is, and how to export it.", no_args_is_help=True, rich_markup_mode=None
 )
 
 
 def open_history() -> History:
-    """This user's history; without one the command ends with a sentence."""
+    """This user's history. The command ends with a sentence if there is none or if it cannot be read."""
     from slotdeck.engine.paths import history_path
     from slotdeck.engine.telemetry.history.reader import History, HistoryError, NoHistoryError
 
@@ -48,7 +48,7 @@ def open_history() -> History:
 
 @app.command("info", epilog=EPILOG)
 def info(context: typer.Context, as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
-    """Say where the history is, what it spans and how much of it there is."""
+    """Show where the history is, the time it covers and its size."""
     from slotdeck.console.cli.flags import merge_flags
 
     merge_flags(context, {}, ())
@@ -64,7 +64,7 @@ def info(context: typer.Context, as_json: Annotated[bool, typer.Option("--json",
 
 
 def _size(path: Path) -> int:
-    """With what is not yet merged into the file."""
+    """Bytes, including changes that are not yet merged into the file."""
     files = (path, path.with_name(path.name + "-wal"))
     return sum(file.stat().st_size for file in files if file.exists())
 
@@ -73,16 +73,17 @@ def _size(path: Path) -> int:
 def export(
     context: typer.Context,
     file: Annotated[
-        Path | None, typer.Argument(help="file to write, .gz compressed; default: stdout", show_default=False)
+        Path | None,
+        typer.Argument(help="file to write, compressed if it is a .gz; default: stdout", show_default=False),
     ] = None,
     *,
     what: Annotated[
         What,
-        typer.Option("--what", help="requests: one row each; events; seconds: a row of numbers each second; "
+        typer.Option("--what", help="requests: one row each; events; seconds: one row of numbers each second; "
                      "frames: everything, for `slotdeck replay`"),
     ] = "requests",
     form: Annotated[
-        Format | None, typer.Option("--format", help="default: as the file's name says, else csv", show_default=False)
+        Format | None, typer.Option("--format", help="default: from the name of the file, else csv", show_default=False)
     ] = None,
     begin: FromOption = None,
     end: ToOption = None,
@@ -93,7 +94,7 @@ def export(
 
     merge_flags(context, {}, ())
     if what == "frames" and form == "csv":
-        fail("frames have no columns: leave --format out, or export --what seconds", USAGE)
+        fail("frames have no columns: leave out --format, or export --what seconds", USAGE)
     history = open_history()
     start, stop = time_range(begin, end, time.time())
     try:
@@ -106,7 +107,7 @@ def export(
     except HistoryError as error:
         fail(str(error), FAILED)
     except BrokenPipeError:
-        sys.stderr.close()  # Whoever read has enough.
+        sys.stderr.close()  # The reader has closed the pipe.
         raise typer.Exit(0) from None
     except OSError as error:
         fail(f"{file}: {error.strerror or error}", FAILED)
@@ -126,12 +127,12 @@ def _rows(history: History, what: What, start: float, stop: float) -> Iterator[d
 
 
 def stamp(at: float) -> str:
-    """Wall clock in UTC to the millisecond, in the one form that every tool reads."""
+    """Wall clock in UTC to the millisecond, in ISO 8601."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def second(frame: Frame) -> dict[str, Any]:
-    """The numbers of a frame as one flat row; what is unknown is None."""
+    """The numbers of a frame as one flat row; ``None`` if unknown."""
     limits = frame.limits.model_dump(exclude={"mode"})
     return {
         "time": stamp(frame.time),
@@ -168,7 +169,7 @@ def _csv(out: IO[str], rows: Iterator[dict[str, Any]]) -> int:
 
 
 def _harmless(value: Any) -> Any:
-    """A client's label must not become a formula in a spreadsheet."""
+    """A value that a spreadsheet does not take for a formula, because labels come from clients."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 

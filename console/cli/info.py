@@ -1,4 +1,4 @@
-"""`slotdeck info`: what is installed, where things lie, and what runs. Imports nothing heavy to say so."""
+"""`slotdeck info`: versions, paths and the running engine, without heavy imports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIBRARIES = ("torch", "transformers", "gguf", "fastapi", "uvicorn", "textual", "
 
 
 def collect(settings: StartSettings) -> dict[str, Any]:
-    """Versions, paths and the running engine as plain JSON values; ``engine`` is ``None`` when none runs or starts."""
+    """Versions, paths and the running engine as JSON values; ``engine`` is ``None`` if none runs or starts."""
     socket = settings.socket or default_socket()
     config = config_file()
     return {
@@ -73,7 +73,7 @@ def print_info(info: dict[str, Any], as_json: bool) -> None:
     _section("versions", {name: version or "not installed" for name, version in info["versions"].items()})
     paths = dict(info["paths"])
     if not paths.pop("config_exists"):
-        paths["config"] += "  (none there: defaults apply)"
+        paths["config"] += "  (does not exist: defaults apply)"
     _section("paths", paths)
     engine = info["engine"]
     if engine is None:

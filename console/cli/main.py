@@ -1,4 +1,4 @@
-"""The command `slotdeck`. Each command imports what it needs when it runs, so that help and version are instant."""
+"""The command `slotdeck`. Each command imports what it needs when it runs, so that help and version are fast."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def console(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """A terminal console with its own LLM engine: who is served, what is full, who waits, what to turn.
+    """A terminal console with its own LLM engine: see who is served, who waits and what is full, and change settings.
 
-    Without a command it opens the console on this user's engine, and starts the engine if none runs. The engine
-    goes on serving when the console is closed, detached or killed; a confirmed `q` stops it. Without a terminal it
-    serves headless. Settings come from flags, then SLOTDECK_* variables, then config.toml.
+    Without a command, slotdeck opens the console on this user's engine and starts an engine if none runs. The engine
+    goes on serving when the console is closed, detached or killed; a confirmed `q` stops it. Without a terminal,
+    slotdeck serves headless. Settings come from flags, then SLOTDECK_* variables, then config.toml.
     """
     context.obj = settings
     if (unread := unread_variables(os.environ)) is not None:
@@ -79,7 +79,7 @@ def serve(context: typer.Context, settings: dict[str, Any]) -> None:
 
 @app.command(epilog=EPILOG)
 def attach(context: typer.Context, socket: SocketOption = None) -> None:
-    """Open the console on the engine that runs, or is starting; quitting it never stops the engine."""
+    """Open the console on a running or starting engine. Leaving it never stops the engine."""
     explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
     from slotdeck.console.cli.show_console import show_console
     from slotdeck.console.cli.start_or_attach import attach_notices, engine_to_attach
@@ -89,7 +89,7 @@ def attach(context: typer.Context, socket: SocketOption = None) -> None:
     from slotdeck.engine.paths import default_socket
 
     if (problem := terminal_problem()) is not None:
-        fail(f"{problem}; over SSH, `ssh -t` gives one, and `slotdeck top --once` needs none", USAGE)
+        fail(f"{problem}; over SSH, `ssh -t` provides one, and `slotdeck top --once` works without", USAGE)
     settings = check_settings(explicit)
     path = settings.socket or default_socket()
     admin = AdminClient(path)
@@ -106,7 +106,7 @@ def attach(context: typer.Context, socket: SocketOption = None) -> None:
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def model(context: typer.Context) -> None:
-    """Fetch or describe a model: `slotdeck model fetch`, `slotdeck model info`, each with --help."""
+    """Download or describe a model: `slotdeck model fetch` and `slotdeck model info`; each has --help."""
     merge_flags(context, {}, ())
     from slotdeck.console.hosting.engine_process import ENGINE_COMMAND
 
@@ -122,7 +122,7 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
     socket: SocketOption = None,
 ) -> None:
-    """Say what is installed, which paths are used, and which engine runs."""
+    """Show versions, paths and the running engine."""
     explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
     from slotdeck.console.cli.info import collect, print_info
 

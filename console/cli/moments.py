@@ -1,4 +1,4 @@
-"""Points in time as people type them: `21:40`, `2026-11-28T21:40`, `30m` (ago), `now`."""
+"""Parses points in time as people type them: `21:40`, `2026-11-28T21:40`, `30m` (ago), `now`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ToOption = Annotated[
 
 
 def parse_moment(text: str, now: float) -> float:
-    """Seconds since the epoch. Raises ValueError with a sentence. A bare time of day is the last one that was."""
+    """Seconds since the epoch. A time of day means its latest occurrence. Raises ValueError with a sentence."""
     text = text.strip()
     if text == "now":
         return now
@@ -38,13 +38,13 @@ def parse_moment(text: str, now: float) -> float:
             return (today if today.timestamp() <= now else today - timedelta(days=1)).timestamp()
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError) as error:
-        raise ValueError(f"{text!r} is no time; write 21:40, 2026-11-28T21:40, 30m, 2h, 3d or now") from error
+        raise ValueError(f"{text!r} is not a time; write 21:40, 2026-11-28T21:40, 30m, 2h, 3d or now") from error
 
 
 def time_range(begin: str | None, end: str | None, now: float, default_begin: float = 0.0) -> tuple[float, float]:
-    """Both options as seconds since the epoch; a bad one ends the command with exit 2.
+    """Both options as seconds since the epoch. A bad value ends the command with exit code 2.
 
-    An end that is a time of day and still to come today means now.
+    If the end is a time of day that is still to come today, it means now.
     """
     try:
         start = default_begin if begin is None else parse_moment(begin, now)

@@ -1,8 +1,8 @@
-"""The console on an engine that runs already, without the command line's machinery.
+"""Opens the console on an engine that is already running, without importing the command line.
 
-`slotdeck` and `slotdeck attach` are what people type ten times a day over a slow line. Flags, settings and frames take
-longer to import than Textual to start; where none of them can matter, the console is up before they are needed.
-Whatever is out of the ordinary is left to the commands, which say what is wrong.
+People type `slotdeck` and `slotdeck attach` many times a day over slow connections. Importing flags, settings and
+frames takes longer than Textual needs to start, so the console opens first if none of them matter. Everything else is
+left to the commands, which report what is wrong.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from slotdeck.console.terminal.environment import ASCII_VARIABLE, terminal_probl
 from slotdeck.engine.paths import CACHE_VARIABLE, ENVIRONMENT_PREFIX, config_file, default_socket
 
 HARMLESS = {ASCII_VARIABLE, CACHE_VARIABLE}
-"""Variables that are no settings."""
+"""Environment variables that are not settings."""
 
 
 def quick_attach(arguments: list[str]) -> int | None:
-    """The console's exit code; ``None``, and nothing was done, if the commands have to look at the command line."""
+    """The console's exit code, or ``None`` if nothing was done and the commands must handle the command line."""
     socket = _socket(arguments)
     settings_given = any(name.startswith(ENVIRONMENT_PREFIX) and name not in HARMLESS for name in os.environ)
     if socket is None or settings_given or config_file().exists() or terminal_problem() is not None:
@@ -40,7 +40,7 @@ def quick_attach(arguments: list[str]) -> int | None:
 
 
 def _socket(arguments: list[str]) -> Path | None:
-    """Where the engine listens, if the command line says nothing beside it."""
+    """The engine's socket; ``None`` if the command line says anything else."""
     match arguments:
         case [] | ["attach"]:
             return default_socket()
@@ -50,7 +50,7 @@ def _socket(arguments: list[str]) -> Path | None:
 
 
 def _is_frame(document: Any) -> bool:
-    """Whether what is read here is there; the console itself looks at all of it."""
+    """True if the frame has the fields that are read here. The console itself validates all of it."""
     return (
         isinstance(document, dict)
         and isinstance(document.get("boot_id"), str)

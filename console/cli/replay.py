@@ -1,4 +1,4 @@
-"""`slotdeck replay`: a recording, or a piece of this machine's history, played on the Live screen."""
+"""`slotdeck replay`: plays a recording, or a part of this machine's history, on the Live page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def replay(
     context: typer.Context,
     file: Annotated[
         Path | None,
-        typer.Argument(help="frames, one a line (`slotdeck history export --what frames`), .gz compressed or not",
+        typer.Argument(help="frames, one per line (`slotdeck history export --what frames`), may be a .gz file",
                        show_default=False),
     ] = None,
     *,
@@ -31,24 +31,24 @@ def replay(
         float, typer.Option("--speed", min=0.1, max=1000, help="2 plays twice as fast", metavar="TIMES")
     ] = 1.0,
 ) -> None:  # fmt: skip
-    """Show a recording on the Live screen as it was then. Without FILE, this machine's history from --from on."""
+    """Show a recording on the Live page as it was then. Without FILE: this machine's history, beginning with --from."""
     from slotdeck.console.cli.flags import merge_flags
     from slotdeck.console.cli.supervise import supervise
     from slotdeck.console.terminal.environment import terminal_problem
 
     merge_flags(context, {}, ())
     if (file is None) == (begin is None):
-        fail("say what to replay: a FILE, or --from WHEN for this machine's history", USAGE)
+        fail("give either a FILE, or --from WHEN for this machine's history", USAGE)
     if file is not None and end is not None:
-        fail("--to belongs to --from; a FILE is played whole", USAGE)
+        fail("--to needs --from; a FILE is always played whole", USAGE)
     frames = _of_file(file) if file is not None else _of_history(begin, end)
     first = next(iter(frames), None)
     if first is None:
         if file is not None:
-            fail(f"there is no frame in {file}", FAILED)
+            fail(f"{file} contains no frame", FAILED)
         fail("nothing was recorded in that time", NOTHING_RECORDED)
     if (problem := terminal_problem()) is not None:
-        fail(f"{problem}; `slotdeck history export` needs none", USAGE)
+        fail(f"{problem}; `slotdeck history export` works without", USAGE)
     name = file.name if file is not None else f"history from {time.strftime('%a %H:%M', time.localtime(first.time))}"
     raise typer.Exit(supervise(lambda: _show(name, itertools.chain([first], frames), speed)))
 
@@ -58,8 +58,8 @@ def _show(name: str, frames: Iterable[Frame], speed: float) -> int:
     from slotdeck.console.sources.base import Disconnected
     from slotdeck.console.sources.recording import RecordingSource
 
-    ending = Disconnected("the end of the recording; q leaves", final=True)
-    # The title line then says for as long as it plays that this is not the engine of now.
+    ending = Disconnected("end of the recording; press q to leave", final=True)
+    # The title line shows throughout that this is not the running engine.
     marked = (f.model_copy(update={"engine": f.engine.model_copy(update={"name": "REPLAY"})}) for f in frames)
     source = RecordingSource(marked, speed=speed, ending=ending)
     return run_console(source, hosted=False, notices=[f"replay of {name}, {speed:g}x"])
@@ -74,11 +74,13 @@ def _of_history(begin: str | None, end: str | None) -> Iterator[Frame]:
 
 
 def _of_file(file: Path) -> Iterator[Frame]:
-    """The frames of a file. One that cannot be opened or holds no frames ends the command; a damage further on ends
-    the replay."""
+    """The frames of a file. The command ends if the file cannot be opened or its first line is not a frame.
+
+    Damage further on ends the replay.
+    """
     from slotdeck.console.sources.recording import read_frames
 
-    frames = _told(file, read_frames(file))
+    frames = _with_context(file, read_frames(file))
     try:
         first = next(frames, None)
     except (OSError, ValueError) as error:
@@ -86,14 +88,14 @@ def _of_file(file: Path) -> Iterator[Frame]:
     return frames if first is None else itertools.chain([first], frames)
 
 
-def _told(file: Path, frames: Iterator[Frame]) -> Iterator[Frame]:
+def _with_context(file: Path, frames: Iterator[Frame]) -> Iterator[Frame]:
     for line in itertools.count(1):
         try:
             frame = next(frames, None)
         except OSError as error:
             raise OSError(f"{file}: {error.strerror or error}") from error
         except (ValueError, EOFError) as error:
-            raise ValueError(f"{file}: line {line} is no frame of Slotdeck") from error
+            raise ValueError(f"{file}: line {line} is not a Slotdeck frame") from error
         if frame is None:
             return
         yield frame

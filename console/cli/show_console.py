@@ -1,6 +1,6 @@
-"""The console on an engine that answers: run it, and say which engine that is.
+"""Runs the console on an engine that answers.
 
-Neither typer nor pydantic comes in through this room: a console is painted before settings and frames are imported.
+This module imports neither typer nor pydantic: the console is painted before settings and frames are imported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from slotdeck.console.terminal.startup import stop_collecting
 
 
 def show_console(socket: Path, boot_id: str, *, hosted: bool, notices: list[str]) -> int:
-    """Run the console on the engine ``boot_id`` behind ``socket`` until the user leaves it; gives the exit code."""
+    """Run the console on the engine ``boot_id`` behind ``socket`` until the user leaves; return the exit code."""
     log = engine_log() if is_hosted(socket, boot_id) else None
 
     def console() -> int:

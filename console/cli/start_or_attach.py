@@ -1,7 +1,7 @@
-"""`slotdeck` without a command: find this user's engine or start one, then open the console on it.
+"""`slotdeck` without a command: finds this user's engine or starts one, then opens the console on it.
 
-The engine lives in a session of its own. Whatever happens to this process, to the console or to the terminal, it
-goes on serving; only a confirmed quit in the console, or a signal to the engine, ends it.
+The engine runs in its own session. Whatever happens to this process, the console or the terminal, it goes on serving.
+Only a confirmed quit in the console or a signal to the engine ends it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from slotdeck.console.cli.exits import FAILED, PORT_IN_USE, USAGE, fail, say
-from slotdeck.console.cli.flags import check_settings, in_words
+from slotdeck.console.cli.flags import check_settings, setting_text
 from slotdeck.console.cli.show_console import show_console
 from slotdeck.console.cli.variables import unread_variables
 from slotdeck.console.client.admin import AdminClient, AdminError
@@ -31,12 +31,12 @@ from slotdeck.engine.settings import SETTINGS, Setting, StartSettings
 from slotdeck.engine.telemetry.frame import Frame
 
 LOG_LINES_SHOWN = 12
-COMING_UP = 1.0
-"""Seconds in which an engine that was started in the same moment becomes known to `slotdeck attach`."""
+START_GRACE = 1.0
+"""Seconds that `slotdeck attach` waits for an engine that is started at the same moment."""
 
 
 def serve_in_foreground(explicit: dict[str, Any]) -> NoReturn:
-    """Become the headless engine."""
+    """Replace this process with the headless engine."""
     check_settings(explicit)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -44,7 +44,7 @@ def serve_in_foreground(explicit: dict[str, Any]) -> NoReturn:
 
 
 def host_console(explicit: dict[str, Any]) -> int:
-    """Attach the console to the running engine or to one started with ``explicit`` settings. Returns the exit code."""
+    """Open the console on the running engine, or on one started with ``explicit`` settings; return the exit code."""
     settings = check_settings(explicit)
     if (problem := terminal_problem()) is not None:
         say(f"{problem}; serving headless instead")
@@ -59,7 +59,7 @@ def host_console(explicit: dict[str, Any]) -> int:
 
 
 def running_engine(admin: AdminClient) -> Frame | None:
-    """The frame of the engine that runs; a silent engine ends the command with a sentence."""
+    """The frame of the running engine; ``None`` if there is none. An engine that does not answer ends the command."""
     try:
         return admin.running()
     except AdminError as error:
@@ -67,12 +67,12 @@ def running_engine(admin: AdminClient) -> Frame | None:
 
 
 def engine_to_attach(admin: AdminClient) -> Frame | None:
-    """The frame of the engine that runs, waited for while one is starting; ``None`` if there is none."""
+    """The frame of the running engine; waits for one that is starting. ``None`` if there is none."""
 
     def who() -> int | None:
         return lock_holder(admin.path) or starter(admin.path)
 
-    until = time.monotonic() + COMING_UP
+    until = time.monotonic() + START_GRACE
     while (frame := running_engine(admin)) is None and who() is None:
         if time.monotonic() >= until:
             return None
@@ -84,16 +84,16 @@ def engine_to_attach(admin: AdminClient) -> Frame | None:
 
 
 def unread_notices() -> list[str]:
-    """Variables that nothing reads: named on stderr too, but there a console that opens at once hides it."""
+    """A notice about variables that nothing reads. It also stands on stderr, but the console hides that at once."""
     unread = unread_variables(os.environ)
     return [] if unread is None else [unread]
 
 
 def attach_notices(admin: AdminClient, frame: Frame, settings: StartSettings, explicit: dict[str, Any]) -> list[str]:
-    """What the user should know about an engine that ran already: since when, and what it did not take.
+    """Notices about an engine that was already running: since when, and which given settings it does not use.
 
-    That is what the flags in ``explicit`` or ``SLOTDECK_*`` variables say and is not in force; ``settings`` are those
-    of both together.
+    These are the flags in ``explicit`` and ``SLOTDECK_*`` variables whose values are not in force. ``settings`` are all
+    settings, with both applied.
     """
     notices = [found_notice(frame.uptime, frame.engine.pid, frame.time), *unread_notices()]
     given: dict[str, tuple[str, Any]] = {
@@ -119,10 +119,10 @@ def attach_notices(admin: AdminClient, frame: Frame, settings: StartSettings, ex
 
 
 def _can_differ(name: str, wanted: Any, frame: Frame) -> bool:
-    """False where what a variable says may be in force although it reads otherwise.
+    """False if a variable's value may be in force although the engine reports something else.
 
-    An engine does not tell its keys, and tells a pool in tokens that was given in bytes or as a share. A variable stays
-    set, so one that the engine did take would be complained of each time.
+    An engine does not report its keys, and it reports the pool in tokens even if it was given in bytes or as a share. A
+    variable stays set, so that a false notice would appear each time.
     """
     if name == "api_key":
         return bool(wanted) and not frame.engine.keys_required
@@ -136,12 +136,15 @@ def _difference(setting: Setting, origin: str, value: Any, in_force: Any) -> str
         return f"{origin}{value}"
     key = SETTING_KEYS.get(setting.name)
     change = f", key {key} changes it" if key else ""
-    return f"{origin}{value} (it runs with {in_words(in_force)}{change})"
+    return f"{origin}{value} (it runs with {setting_text(in_force)}{change})"
 
 
 @contextmanager
 def _start_lock(socket: Path, while_waiting: Callable[[], None]) -> Iterator[None]:
-    """Two `slotdeck` at once: one starts the engine, the other waits here and then finds it. Holds this pid."""
+    """Hold the start lock, so that only one `slotdeck` starts the engine; another one waits here and then finds it.
+
+    The lock file contains the pid of this process. ``while_waiting`` is called several times a second.
+    """
     socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with start_lock(socket).open("a+") as file:
         while True:
@@ -158,7 +161,7 @@ def _start_lock(socket: Path, while_waiting: Callable[[], None]) -> Iterator[Non
 
 @contextmanager
 def _progress(begin: str) -> Iterator[tuple[Callable[[str], None], Callable[[], None]]]:
-    """A line that turns while one waits: how to show another text on it, and how to take it away."""
+    """A line with a spinner. Yields a function that changes its text, and one that removes it."""
     from rich.console import Console
     from rich.text import Text
 
@@ -170,7 +173,7 @@ def _progress(begin: str) -> Iterator[tuple[Callable[[str], None], Callable[[], 
 
 
 def _start_or_join(admin: AdminClient, settings: StartSettings, explicit: dict[str, Any]) -> tuple[Frame, list[str]]:
-    """Start the engine, or wait for one that another process is starting. Ends the command if neither serves."""
+    """Start the engine, or wait for one that another process starts. Ends the command if neither serves."""
     log = engine_log()
     with (
         _progress("starting the engine") as (show, clear),
@@ -189,7 +192,7 @@ def _start_or_join(admin: AdminClient, settings: StartSettings, explicit: dict[s
                 fail("stopped before the engine served")
             except EngineExitedError as error:
                 if lock_holder(admin.path) is not None:
-                    continue  # A `slotdeck serve` of the same moment was faster.
+                    continue  # A `slotdeck serve` that started at the same moment was faster.
                 clear()
                 _explain_exit(error, log)
             hosted_marker(admin.path).write_text(frame.boot_id)
@@ -197,7 +200,7 @@ def _start_or_join(admin: AdminClient, settings: StartSettings, explicit: dict[s
 
 
 def _serving(admin: AdminClient) -> Frame | None:
-    """The engine to attach to; one that is stopping is none."""
+    """The frame of an engine to attach to; ``None`` for an engine that is stopping."""
     frame = running_engine(admin)
     return None if frame is None or frame.health == "draining" else frame
 
@@ -205,13 +208,13 @@ def _serving(admin: AdminClient) -> Frame | None:
 def _wait_for_other(
     find: Callable[[], Frame | None], who: Callable[[], int | None], show: Callable[[str], None]
 ) -> Frame | None:
-    """What ``find`` finds, once the process that holds a lock has come up or gone; ``None`` if there is nothing.
+    """Wait until ``find`` finds an engine, or until no process holds a lock any more; then ``None``.
 
-    ``who`` gives the pid of that process.
+    ``who`` returns the pid of the process that holds the lock.
     """
     try:
         while (frame := find()) is None and (pid := who()) is not None:
-            show(f"waiting for an engine that is starting or stopping, pid {pid}")
+            show(f"waiting for an engine that is starting or stopping (pid {pid})")
             time.sleep(0.1)
     except KeyboardInterrupt:
         fail("stopped waiting for the other engine")
@@ -223,4 +226,4 @@ def _explain_exit(error: EngineExitedError, log: Path) -> NoReturn:
         print(f"  {line}", file=sys.stderr)
     reason = f"exit code {error.code}" if error.code >= 0 else f"signal {-error.code}"
     code = error.code if error.code in (FAILED, USAGE, PORT_IN_USE) else FAILED
-    fail(f"the engine ended before it served ({reason}); its last lines are above, all of them in {log}", code)
+    fail(f"the engine ended before it served ({reason}); its last log lines are above, the whole log is {log}", code)

@@ -1,7 +1,7 @@
-"""The terminal outlives whatever happens to the console.
+"""Keeps the terminal usable whatever happens to the console.
 
-:func:`supervise` runs the console in a forked child and waits. The parent holds no screen, so when the child dies
-by a signal or an exception it can put the terminal right and say what happened.
+:func:`supervise` runs the console in a forked child and waits for it. If a signal or an exception ends the child, the
+parent, which draws nothing itself, restores the terminal and says what happened.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ RESET = (
 
 
 def reset_terminal(modes: list[Any] | None) -> None:
-    """Put the terminal on stdout right: escape modes off, line settings ``modes`` back, unread input dropped."""
+    """Restore the terminal on stdout: escape modes off, line settings ``modes`` restored, unread input dropped."""
     try:
         os.write(1, RESET.encode())
         if modes is not None:
-            # Flushing drops mouse and focus reports that nobody read, which the shell would take for typing.
+            # Flushing drops unread mouse and focus reports, which the shell would take for typed text.
             termios.tcsetattr(0, termios.TCSAFLUSH, modes)
     except (OSError, termios.error):
-        pass  # The terminal is gone; there is nothing to put right.
+        pass  # The terminal is gone, so there is nothing to restore.
 
 
 def supervise(console: Callable[[], int], on_other_end: Callable[[int, int], None] = lambda _pid, _code: None) -> int:
     """Run ``console`` in a child process and return its exit code.
 
-    ``on_other_end(pid, code)`` is told when another child of this process, a hosted engine, ends meanwhile; the code
-    is negative for a signal.
+    ``on_other_end(pid, code)`` is called if another child of this process, a hosted engine, ends meanwhile; the code is
+    negative for a signal.
 
-    SIGTERM, SIGHUP and SIGTSTP go on to the child; a child that stops itself (ctrl+z) stops this process too, so
-    that the shell sees a stopped job. If the child dies by a signal, the terminal is reset, the signal is named, and
-    the result is 1. If this process dies, the child resets the terminal and ends.
+    SIGTERM, SIGHUP and SIGTSTP are forwarded to the child. If the child stops itself (ctrl+z), this process stops too,
+    so that the shell sees a stopped job. If a signal ends the child, the terminal is restored, the signal is named, and
+    the result is 1. If this process dies, the child restores the terminal and ends.
     """
     modes = _line_settings()
     alive_read, alive_write = os.pipe()
@@ -71,7 +71,7 @@ def supervise(console: Callable[[], int], on_other_end: Callable[[int, int], Non
     if not os.WIFSIGNALED(status):
         return os.WEXITSTATUS(status)
     reset_terminal(modes)
-    say(f"the console was ended by {signal.Signals(os.WTERMSIG(status)).name}; served requests go on")
+    say(f"{signal.Signals(os.WTERMSIG(status)).name} ended the console; the engine goes on serving")
     return FAILED
 
 
@@ -83,12 +83,12 @@ def _line_settings() -> list[Any] | None:
 
 
 def _run_child(console: Callable[[], int], alive: int, modes: list[Any] | None) -> None:
-    """The child's whole life; never returns."""
+    """Run the console in the child; never returns."""
 
     def watch_parent() -> None:
-        # A signal that this thread took would not wake the main thread, where handlers run.
+        # If this thread received a signal, the main thread, which runs the handlers, would not wake up.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        os.read(alive, 1)  # Returns only when the parent is gone: it never writes.
+        os.read(alive, 1)  # Returns only when the parent is gone, because the parent never writes.
         reset_terminal(modes)
         os._exit(FAILED)
 
@@ -106,7 +106,7 @@ def _run_child(console: Callable[[], int], alive: int, modes: list[Any] | None) 
 
 
 def _wait(child: int, on_other_end: Callable[[int, int], None]) -> int:
-    """The child's wait status. Reaps this process's other children (a hosted engine that ended) on the way."""
+    """Wait for the child and return its status. Other children that end meanwhile, such as the engine, are reaped."""
     while True:
         ended, status = os.waitpid(-1, os.WUNTRACED)
         if ended != child:
@@ -115,10 +115,10 @@ def _wait(child: int, on_other_end: Callable[[int, int], None]) -> int:
             continue
         if not os.WIFSTOPPED(status):
             return status
-        # The whole group, as the terminal itself would: a shell waits for `make`, not for us, after `make run`.
+        # Stop the whole group, as the terminal would: after `make run` the shell waits for `make`.
         os.killpg(0, signal.SIGSTOP)
-        # `fg` continues the whole group, but a SIGCONT sent to this process alone must reach the child too; a
-        # second one would start the screen twice.
+        # `fg` continues the whole group, but a SIGCONT for this process alone must be passed on to the child. A
+        # second SIGCONT would start the screen twice.
         continued, _ = os.waitpid(child, os.WNOHANG | os.WCONTINUED)
         if continued == 0:
             os.kill(child, signal.SIGCONT)

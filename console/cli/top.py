@@ -1,4 +1,4 @@
-"""`slotdeck top`: what the Live screen shows, as plain text, as JSON, or as a stream of it."""
+"""`slotdeck top`: the contents of the Live page as plain text, as JSON, or as a stream of JSON."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ if TYPE_CHECKING:
     from slotdeck.console.client.admin import AdminClient
     from slotdeck.engine.telemetry.frame import Frame
 
-FALLBACK_CELLS = 100
-"""Columns of a picture that goes to no terminal."""
+FALLBACK_WIDTH = 100
+"""Columns of the output if it does not go to a terminal."""
 CLEAR = "\x1b[H\x1b[J"
 
 EveryOption = Annotated[
-    float, typer.Option("--every", min=0.1, max=5.0, help="seconds between two pictures or frames", metavar="SECONDS")
+    float, typer.Option("--every", min=0.1, max=5.0, help="seconds between two updates", metavar="SECONDS")
 ]
 
 
 def top(
     context: typer.Context,
     *,
-    once: Annotated[bool, typer.Option("--once", help="one picture, then end")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="one frame as JSON, then end")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="frames as they come, one JSON object a line")] = False,
+    once: Annotated[bool, typer.Option("--once", help="print once, then end")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one frame as JSON, then end")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="print frames as they come, one JSON object per line")] = False,
     every: EveryOption = 1.0,
     socket: SocketOption = None,
 ) -> None:
-    """Print who is served, what is full and who waits, without the console.
+    """Print who is served, who waits and what is full, without the console.
 
-    On a terminal the picture is renewed until ctrl+c; anywhere else it is printed once. `--json` and `--watch` give
-    whole frames, the same as the admin API.
+    On a terminal the output is updated until ctrl+c; anywhere else it is printed once. --json and --watch print whole
+    frames, as in the admin API.
     """
     from slotdeck.console.cli.flags import check_settings, merge_flags
     from slotdeck.console.client.admin import AdminClient
     from slotdeck.engine.paths import default_socket
 
     if once + as_json + watch > 1:
-        fail("--once, --json and --watch are three ways to print; give one of them", USAGE)
+        fail("give only one of --once, --json and --watch", USAGE)
     explicit = merge_flags(context, {} if socket is None else {"socket": socket}, ("socket",))
     admin = AdminClient(check_settings(explicit).socket or default_socket())
     try:
@@ -55,7 +55,7 @@ def top(
     except KeyboardInterrupt:
         raise typer.Exit(OK) from None
     except BrokenPipeError:
-        # Whoever read has enough. The interpreter flushes stdout at its end and must not fail there again.
+        # The reader has closed the pipe. The interpreter flushes stdout at its end and must not fail there again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(OK) from None
 
@@ -70,7 +70,7 @@ def _print(admin: AdminClient, *, once: bool, as_json: bool, watch: bool, every:
             print(frame.model_dump_json(), flush=True)
         return OK
     if once or not sys.stdout.isatty():
-        print("\n".join(picture(first, shutil.get_terminal_size((FALLBACK_CELLS, 24)).columns)), flush=True)
+        print("\n".join(picture(first, shutil.get_terminal_size((FALLBACK_WIDTH, 24)).columns)), flush=True)
         return OK
     stopped = _note_interrupts()
     for frame in _frames(admin, every):
@@ -82,7 +82,7 @@ def _print(admin: AdminClient, *, once: bool, as_json: bool, watch: bool, every:
 
 
 def _note_interrupts() -> threading.Event:
-    """Set at ctrl+c beside the exception, which is lost when it strikes inside a callback of the interpreter."""
+    """An event that ctrl+c sets. The exception alone may be lost inside a callback of the interpreter."""
     stopped = threading.Event()
 
     def interrupt(_number: int, _frame: object) -> None:
@@ -94,7 +94,7 @@ def _note_interrupts() -> threading.Event:
 
 
 def current_frame(admin: AdminClient, otherwise: str = "") -> Frame:
-    """The engine's picture of now; without an engine the command ends with a sentence, and what to do ``otherwise``."""
+    """The engine's current frame. Without an engine the command ends with a sentence, followed by ``otherwise``."""
     from slotdeck.console.client.admin import AdminError, NoEngineError
     from slotdeck.console.hosting.process import absence
 
@@ -107,7 +107,7 @@ def current_frame(admin: AdminClient, otherwise: str = "") -> Frame:
 
 
 def picture(frame: Frame, cells: int) -> list[str]:
-    """The Live screen's numbers as lines of at most ``cells`` cells, as long as they need to be."""
+    """The contents of the Live page as lines of at most ``cells`` columns."""
     from slotdeck.console.drawing.cells import plain
     from slotdeck.console.drawing.glyphs import to_ascii
     from slotdeck.console.sections.events import event_lines
@@ -136,7 +136,7 @@ def picture(frame: Frame, cells: int) -> list[str]:
 
 
 def _frames(admin: AdminClient, every: float) -> Iterator[Frame]:
-    """The engine's stream. An engine that stops ends it; one that falls silent ends the command."""
+    """The engine's stream. It ends if the engine stops; the command fails if the engine falls silent."""
     from slotdeck.console.client.admin import AdminError
 
     try:

@@ -1,4 +1,4 @@
-"""An engine started from the command line: its process, its log, and the wait until it serves."""
+"""An engine that the command line starts: its process, its log, and waiting until it serves."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 from slotdeck.console.client.admin import AdminClient, AdminError, NoEngineError
 from slotdeck.engine.telemetry.frame import Frame
 
-# -P: a folder named "engine" where the user happens to stand must not be taken for ours.
+# -P: Python must not import a folder "slotdeck" from the user's current folder.
 ENGINE_COMMAND = (sys.executable, "-P", "-m", "slotdeck.engine")
 MAX_LOG_BYTES = 4 << 20
 PROGRESS_PREFIX = "slotdeck: "
 
 
 class EngineExitedError(RuntimeError):
-    """The engine ended before it served. Holds its exit code and the last lines of its log."""
+    """The engine ended before it served. ``lines`` are the lines of its log."""
 
     def __init__(self, code: int, lines: list[str]) -> None:
         super().__init__(f"the engine ended with exit code {code}")
@@ -29,7 +29,7 @@ class EngineExitedError(RuntimeError):
 
 
 class LogTail:
-    """New lines of a growing file, from where it ended when this was made."""
+    """The lines that are added to a file after this object was made."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,7 +38,7 @@ class LogTail:
         self._rest = b""
 
     def read(self) -> list[str]:
-        """All lines since the start; a progress bar's carriage returns count as line ends."""
+        """All new lines. The carriage returns of a progress bar count as line ends."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._offset)
@@ -51,7 +51,7 @@ class LogTail:
         return self._lines
 
     def progress(self) -> str | None:
-        """The newest thing that the engine said about itself."""
+        """The newest progress message of the engine; ``None`` if there is none."""
         for line in reversed(self.read()):
             if line.startswith(PROGRESS_PREFIX):
                 return line.removeprefix(PROGRESS_PREFIX)
@@ -59,7 +59,7 @@ class LogTail:
 
 
 class EngineProcess:
-    """`python -m slotdeck.engine serve` in a session of its own, so that it outlives this process and its terminal."""
+    """`python -m slotdeck.engine serve` in its own session, so that it outlives this process and its terminal."""
 
     def __init__(self, environment: dict[str, str], log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -81,9 +81,9 @@ class EngineProcess:
         return self._process.pid
 
     def wait_until_serving(self, admin: AdminClient, on_progress: Callable[[str], None]) -> Frame:
-        """The engine's first frame. There is no time limit: a first start may fetch a model over a slow line.
+        """Wait for the engine's first frame, without a time limit: a first start may download a model.
 
-        Raises EngineExitedError when the engine ends instead.
+        Raises EngineExitedError if the engine ends instead.
         """
         while True:
             code = self._process.poll()
@@ -99,12 +99,12 @@ class EngineProcess:
                 on_progress(progress)
             time.sleep(0.1)
 
-    def stop(self, patience: float = 10.0) -> None:
-        """End the engine: SIGTERM, and SIGKILL after ``patience`` seconds."""
+    def stop(self, timeout: float = 10.0) -> None:
+        """End the engine: SIGTERM, then SIGKILL after ``timeout`` seconds."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:
-            self._process.wait(patience)
+            self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

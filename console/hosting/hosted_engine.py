@@ -12,19 +12,19 @@ from slotdeck.engine.paths import state_folder
 
 
 def found_notice(uptime: float | None, pid: int | None, now: float) -> str:
-    """That an engine ran already, since when and as which process. Seconds; ``now`` is wall clock."""
-    return f"engine of {_started_at(uptime, now)} found, pid {pid or 'unknown'}"
+    """A sentence about an engine that was already running. ``uptime`` is in seconds, ``now`` is the wall clock."""
+    return f"engine found, running since {_started_at(uptime, now)}, pid {pid or 'unknown'}"
 
 
 def _started_at(uptime: float | None, now: float) -> str:
     if uptime is None:
-        return "unknown start"
+        return "an unknown time"
     started, today = time.localtime(now - uptime), time.localtime()
     return time.strftime("%H:%M" if started[:3] == today[:3] else "%Y-%m-%d %H:%M", started)
 
 
 def engine_log() -> Path:
-    """What an engine that `slotdeck` started writes."""
+    """The log of an engine that `slotdeck` started."""
     return state_folder() / "engine.log"
 
 
@@ -37,5 +37,5 @@ def is_hosted(socket: Path, boot_id: str) -> bool:
 
 
 def hosted_marker(socket: Path) -> Path:
-    """Holds the boot id of the engine that `slotdeck` itself started: a later `slotdeck` may stop that one."""
+    """The file with the boot id of the engine that `slotdeck` itself started, so that a later one may stop it."""
     return socket.with_name(socket.name + ".hosted")

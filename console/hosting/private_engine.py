@@ -1,4 +1,4 @@
-"""An engine of one's own for a measurement: it shares nothing with the engine of the user."""
+"""A private engine for a measurement. It shares nothing with the user's own engine."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from slotdeck.engine.settings import SETTINGS, StartSettings
 from slotdeck.engine.telemetry.frame import Frame
 
 NOT_OURS = ("host", "port", "socket", "api_key", "api_key_file", "allowed_host")
-"""Settings of the user's own engine that a private one on loopback must not take over."""
+"""Settings that a private engine does not take over from the user's settings."""
 
 
 @contextmanager
 def private_engine(settings: StartSettings, say: Callable[[str], None]) -> Iterator[tuple[AdminClient, Frame]]:
-    """An engine on a free loopback port with an admin socket of its own, stopped at the end.
+    """Start an engine on a free loopback port with its own admin socket, and stop it at the end.
 
-    It takes ``settings`` but for what concerns the user's own engine, reads neither configuration nor variables of
-    the user, and records no history. Raises EngineExitedError when it does not come up.
+    It gets ``settings`` except for :data:`NOT_OURS`. It reads neither the user's configuration nor environment
+    variables, and records no history. ``say`` gets its progress. Raises EngineExitedError if it does not start.
     """
     with tempfile.TemporaryDirectory(prefix="slotdeck-bench-") as name:
         folder = Path(name)
@@ -56,8 +56,10 @@ def private_engine(settings: StartSettings, say: Callable[[str], None]) -> Itera
 
 @contextmanager
 def _ended_in_order() -> Iterator[None]:
-    """A SIGTERM ends this process as an exception would, so that the engine, which lives in a session of its own, is
-    not left behind. Signals are the main thread's alone."""
+    """Turn a SIGTERM into SystemExit, so that the engine, which lives in its own session, is not left behind.
+
+    Only the main thread may handle signals; another thread changes nothing.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

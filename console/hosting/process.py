@@ -1,7 +1,7 @@
-"""The engine's process as seen from beside its socket: does it live, who holds the lock, how did it end.
+"""The state of an engine's process, from files beside its socket: whether it lives, who holds its lock, how it ended.
 
 The engine writes its pid into a lock file beside its admin socket before it loads anything. The launcher that started
-it learns how it ended and leaves that in a file of its own, for every console that watched.
+it learns its exit code and writes that into another file, where every console can read it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import signal
 from pathlib import Path
 
 STEP_WEDGED = 70
-"""Exit code of an engine whose step did not return."""
+"""Exit code of an engine after a step that did not return."""
 
 
 def lives(pid: int) -> bool:
-    """True while the process runs; one that ended and was not yet waited for does not."""
+    """True while the process runs. A process that has ended but was not yet waited for does not count."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -30,26 +30,26 @@ def lives(pid: int) -> bool:
 
 
 def lock_holder(socket: Path) -> int | None:
-    """The process that holds the engine's lock beside ``socket``, from before it serves until it has ended."""
+    """The pid that holds the engine's lock beside ``socket``, from before it serves until it has ended."""
     return _holder(socket.with_name(socket.name + ".lock"))
 
 
 def start_lock(socket: Path) -> Path:
-    """The lock that a `slotdeck` holds while it starts an engine behind ``socket``, with its pid."""
+    """The lock file that a `slotdeck` holds while it starts an engine behind ``socket``; it contains its pid."""
     return socket.with_name(socket.name + ".start")
 
 
 def starter(socket: Path) -> int | None:
-    """The `slotdeck` that is starting an engine behind ``socket``: the engine itself may not hold its lock yet."""
+    """The pid of the `slotdeck` that is starting an engine behind ``socket``. The engine may not hold its lock yet."""
     return _holder(start_lock(socket))
 
 
 def _holder(path: Path) -> int | None:
-    """The living process that holds the lock at ``path`` and wrote its pid into it."""
+    """The pid of the living process that holds the lock at ``path`` and wrote its pid into it."""
     try:
         with path.open() as lock:
             pid = int(lock.read() or 0)
-            # Only behind a living holder is the lock tried: a try must never be in the way of an engine that starts.
+            # The lock is only tried if its holder lives: a try must never get in the way of an engine that starts.
             if pid <= 0 or not lives(pid):
                 return None
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -61,16 +61,16 @@ def _holder(path: Path) -> int | None:
 
 
 def coming(socket: Path) -> str | None:
-    """Why an engine that does not answer behind ``socket`` is there all the same; ``None`` if none is."""
+    """A sentence if an engine exists behind ``socket`` although it does not answer yet, else ``None``."""
     if (pid := lock_holder(socket)) is not None:
-        return f"the engine, pid {pid}, is still loading (or stopping) and does not answer yet; try again in a moment"
+        return f"the engine (pid {pid}) is still loading or stopping and does not answer; try again in a moment"
     if (pid := starter(socket)) is not None:
-        return f"an engine is being started by `slotdeck`, pid {pid}, and does not answer yet; try again in a moment"
+        return f"`slotdeck` (pid {pid}) is starting an engine, which does not answer yet; try again in a moment"
     return None
 
 
 def absence(socket: Path) -> str:
-    """Why nobody answers behind ``socket``, as a sentence that says what to do."""
+    """A sentence that says why no engine answers behind ``socket``, and what to do."""
     return coming(socket) or f"no engine runs on {socket}; `slotdeck` starts one"
 
 
@@ -79,15 +79,15 @@ def _end_file(socket: Path) -> Path:
 
 
 def record_end(socket: Path, pid: int, code: int) -> None:
-    """Leave word that process ``pid`` ended with exit code ``code``, or by signal ``-code``."""
+    """Record that process ``pid`` ended with exit code ``code``, or by signal ``-code``."""
     try:
         _end_file(socket).write_text(f"{pid} {code}\n")
     except OSError:
-        pass  # The console then says that it ended, and not how.
+        pass  # The console then says that the engine ended, but not how.
 
 
 def exit_code(socket: Path, pid: int) -> int | None:
-    """What :func:`record_end` left about ``pid``."""
+    """The code that :func:`record_end` recorded for ``pid``; ``None`` if there is none."""
     try:
         recorded, code = _end_file(socket).read_text().split()
         return int(code) if int(recorded) == pid else None
@@ -96,7 +96,7 @@ def exit_code(socket: Path, pid: int) -> int | None:
 
 
 def end_in_words(code: int | None) -> str:
-    """A few words for an exit code; empty if it is unknown."""
+    """A few words for an exit code; empty if the code is unknown."""
     if code is None:
         return ""
     if code == -signal.SIGKILL:

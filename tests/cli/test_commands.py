@@ -127,8 +127,8 @@ def test_a_variable_that_nothing_reads_is_named_with_the_nearest_that_is(deck: D
     result = deck.without_terminal("info", **read, SLOTDECK_SLOT="8", SLOTDECK_XYZZY="1")
     assert (result.returncode, result.stderr) == (
         0,
-        "slotdeck: ignored, no such setting: SLOTDECK_SLOT (is SLOTDECK_SLOTS meant?), SLOTDECK_XYZZY; "
-        "`slotdeck config show` lists all settings\n",
+        "slotdeck: ignored because there is no such setting: SLOTDECK_SLOT (did you mean SLOTDECK_SLOTS?), "
+        "SLOTDECK_XYZZY; `slotdeck config show` lists all settings\n",
     )
 
 
@@ -138,7 +138,7 @@ def test_a_variable_that_nothing_reads_is_named_with_the_nearest_that_is(deck: D
      ("SLOTDECK_CONFIG_FILE", "CONFIG"), ("SLOTDECK_KV_TOKEN", "KV_TOKENS")],
 )  # fmt: skip
 def test_the_nearest_variable_is_found_whatever_was_mistyped(name: str, nearest: str) -> None:
-    assert f"{name} (is SLOTDECK_{nearest} meant?)" in (unread_variables([name, "PATH", "SLOTDECK_SLOTS"]) or "")
+    assert f"{name} (did you mean SLOTDECK_{nearest}?)" in (unread_variables([name, "PATH", "SLOTDECK_SLOTS"]) or "")
 
 
 def test_a_key_on_the_command_line_is_not_repeated_in_a_complaint(deck: Deck) -> None:

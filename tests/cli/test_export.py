@@ -83,9 +83,9 @@ def test_the_text_is_a_file_and_a_missing_model_is_said_beside_it(tmp_path: Path
     ("arguments", "code", "words"),
     [
         (["vllm", "--slots", "0"], 2, "--slots must be between 1 and 256"),
-        (["vllm", "--unit", "../x"], 2, "--unit is the name of a service"),
+        (["vllm", "--unit", "../x"], 2, "--unit must be the name of a service"),
         (["vllm", "--plan", "/nowhere"], 1, "No such file"),
-        (["vllm", "--plan", "NOTHING"], 1, "is no plan of `slotdeck plan --json`"),
+        (["vllm", "--plan", "NOTHING"], 1, "is not a plan of `slotdeck plan --json`"),
         (["tgi"], 2, "tgi"),
     ],
 )

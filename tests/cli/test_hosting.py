@@ -30,7 +30,7 @@ def test_the_first_start_shows_progress_and_hosts_and_the_next_attaches(deck: De
 
     second = deck.terminal("--slots", "5", "--host", "127.0.0.1", "--threads", "2")
     console_pid(second)
-    second.expect(r"notices=\['engine of \d\d:\d\d found, pid (\d+)', (.*)\]")
+    second.expect(r"notices=\['engine found, running since \d\d:\d\d, pid (\d+)', (.*)\]")
     assert second.match is not None
     assert int(second.match.group(1)) == engine
     assert "not applied to the running engine" in second.match.group(2)
@@ -53,7 +53,7 @@ def test_variables_that_differ_from_what_runs_are_named_as_flags_are(deck: Deck,
 
     same = deck.terminal(*command, **taken)
     console_pid(same)
-    same.expect(r"notices=\['engine of \d\d:\d\d found, pid \d+'\]")
+    same.expect(r"notices=\['engine found, running since \d\d:\d\d, pid \d+'\]")
     same.sendline("quit")
     exit_code(same)
 
@@ -61,7 +61,7 @@ def test_variables_that_differ_from_what_runs_are_named_as_flags_are(deck: Deck,
     changed["SLOTDECK_SLOT"] = "6"  # mistyped
     other = deck.terminal(*command, **changed)
     console_pid(other)
-    other.expect_exact("ignored, no such setting: SLOTDECK_SLOT (is SLOTDECK_SLOTS meant?)")
+    other.expect_exact("ignored because there is no such setting: SLOTDECK_SLOT (did you mean SLOTDECK_SLOTS?)")
     other.expect_exact("not applied to the running engine: ")
     other.expect_exact("SLOTDECK_SLOTS=6 (it runs with 3, key s changes it)")
     other.expect_exact("SLOTDECK_PREFIX_CACHE=off (it runs with on), SLOTDECK_API_KEY'] way")
@@ -103,7 +103,7 @@ def test_a_console_on_a_running_engine_does_not_wait_for_the_command_line(deck: 
         console_pid(terminal)
         terminal.expect_exact(f"hosted={hosted}")
         if engine is not None:
-            terminal.expect(rf"engine of \d\d:\d\d found, pid {engine}")
+            terminal.expect(rf"engine found, running since \d\d:\d\d, pid {engine}")
         terminal.expect_exact(f"way={way}")
         terminal.sendline("quit 7")
         assert exit_code(terminal) == 7
@@ -139,12 +139,12 @@ def test_an_engine_started_by_someone_else_meanwhile_is_joined(deck: Deck) -> No
         winner = int(serving.match.group(1))
         serving.expect_exact("loading")
         terminal = deck.terminal()
-        terminal.expect_exact(f"starting or stopping, pid {winner}")
+        terminal.expect_exact(f"starting or stopping (pid {winner})")
         loaded.parent.mkdir(parents=True, exist_ok=True)
         loaded.touch()
         console_pid(terminal)
         terminal.expect_exact("hosted=False")
-        terminal.expect(rf"found, pid {winner}")
+        terminal.expect(rf"running since [\d:]+, pid {winner}")
         assert deck.engine_pids() == []
     finally:
         serving.kill(signal.SIGTERM)
@@ -177,7 +177,7 @@ def test_tui_02_a_console_that_dies_hard_leaves_a_sane_terminal_and_a_serving_en
     """Alternate screen left, cursor shown, mouse reports off, and one line that says what happened."""
     terminal = deck.terminal()
     os.kill(console_pid(terminal), number)
-    terminal.expect(rf"ended by {number.name}")
+    terminal.expect(rf"{number.name} ended the console")
     printed = terminal.before or ""
     for code in ("\x1b[?1049l", "\x1b[?25h", "\x1b[?1000l", "\x1b[?1003l", "\x1b[?1006l", "\x1b[?2004l"):
         assert code in printed
@@ -223,7 +223,7 @@ def test_a_lost_line_leaves_the_engine_serving(deck: Deck) -> None:
     assert process_runs(deck.engine_pids()[0])
     again = deck.terminal()
     console_pid(again)
-    again.expect(rf"found, pid {deck.engine_pids()[0]}")
+    again.expect(rf"running since [\d:]+, pid {deck.engine_pids()[0]}")
 
 
 def test_tui_07_ctrl_z_stops_the_job_and_fg_continues_the_console_once(deck: Deck) -> None:
@@ -250,7 +250,7 @@ def test_a_mistyped_variable_is_named_before_the_console_opens_and_when_it_serve
     """Once each, also on an engine that runs: a console that starts quickly does not look at variables."""
     for _ in range(2):
         terminal = deck.terminal(SLOTDECK_SLOT="8")
-        terminal.expect_exact("SLOTDECK_SLOT (is SLOTDECK_SLOTS meant?)")
+        terminal.expect_exact("SLOTDECK_SLOT (did you mean SLOTDECK_SLOTS?)")
         console_pid(terminal)
         assert "SLOTDECK_SLOT" not in (terminal.before or "")
         terminal.sendline("quit")
@@ -294,16 +294,16 @@ def test_an_engine_that_is_loading_is_not_called_absent(deck: Deck) -> None:
         pid = serving.match.group(1)
         serving.expect_exact("loading")
         terminal = deck.terminal("attach")
-        terminal.expect_exact(f"waiting for an engine that is starting or stopping, pid {pid}")
+        terminal.expect_exact(f"waiting for an engine that is starting or stopping (pid {pid})")
         terminal.sendintr()
         terminal.expect_exact("stopped waiting for the other engine")
         assert exit_code(terminal) == 1
         info = json.loads(deck.without_terminal("info", "--json").stdout)
-        assert f"pid {pid}, is still loading" in info["engine"]["problem"]
+        assert f"(pid {pid}) is still loading" in info["engine"]["problem"]
         assert "none runs" not in deck.without_terminal("info").stdout
         for command in (["load", "--duration", "1"], ["top", "--once"], ["doctor"]):
             result = deck.without_terminal(*command)
-            assert (result.returncode, f"pid {pid}, is still loading" in result.stderr) == (4, True)
+            assert (result.returncode, f"(pid {pid}) is still loading" in result.stderr) == (4, True)
     finally:
         serving.kill(signal.SIGKILL)
         serving.close(force=True)
@@ -314,13 +314,13 @@ def test_an_engine_that_slotdeck_is_starting_is_not_called_absent_before_it_hold
     imported = deck.folder / "imported"
     starting = deck.terminal(FAKE_ENGINE=f"import {imported}")
     eventually(deck.engine_pids)
-    said = f"an engine is being started by `slotdeck`, pid {starting.pid}"
+    said = f"`slotdeck` (pid {starting.pid}) is starting an engine"
     for command in (["top", "--once"], ["doctor"]):
         result = deck.without_terminal(*command)
         assert (result.returncode, said in result.stderr) == (4, True)
     assert said in deck.without_terminal("info").stdout
     attached = deck.terminal("attach")
-    attached.expect_exact(f"waiting for an engine that is starting or stopping, pid {starting.pid}")
+    attached.expect_exact(f"waiting for an engine that is starting or stopping (pid {starting.pid})")
     imported.touch()
     for terminal in (starting, attached):
         console_pid(terminal)

@@ -69,7 +69,7 @@ def test_on_a_terminal_it_goes_on_until_ctrl_c(server: RunningServer) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--once", "--json"], 2, "three ways to print"),
+        (["--once", "--json"], 2, "only one of --once"),
         (["--socket", "/nowhere/engine.sock"], 4, "no engine runs on /nowhere/engine.sock"),
         (["--every", "9"], 2, "--every"),
     ],
