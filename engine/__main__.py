@@ -28,20 +28,20 @@ log = logging.getLogger("slotdeck.engine")
 
 
 def say(text: str) -> None:
-    """A line for whoever watches the start; the console shows the newest one."""
+    """Print a line for whoever watches the start. The console shows the newest one."""
     print(f"slotdeck: {text}", flush=True)
 
 
 def serve(settings: StartSettings) -> int:
-    """Serve until told to stop. Gives the exit code."""
-    gc.disable()  # nearly all that is made until the engine serves stays
+    """Serve until stopped. Returns the exit code."""
+    gc.disable()  # nearly every object made before the engine serves stays until its end
     from slotdeck.engine.model.errors import ModelError
     from slotdeck.engine.server.listeners import ListenError, open_listeners
 
     try:
         with open_listeners(settings) as listeners:
-            # These import torch, which takes seconds. The lock is held by then, so that whoever looks for an engine
-            # meanwhile is told that this one is loading.
+            # These import torch, which takes seconds. The socket's lock is already held, so that whoever looks for an
+            # engine meanwhile learns that this one is loading.
             from slotdeck.engine.server.serve import serve as serve_http
             from slotdeck.engine.start import start_engine
             from slotdeck.engine.telemetry.history.recorder import open_recorder
@@ -50,7 +50,7 @@ def serve(settings: StartSettings) -> int:
             limits = engine.loop.limits
 
             def ready(url: str) -> None:
-                # What stays is never looked through again: that would hold up every stream for a quarter of a second.
+                # Never scan these objects again: that would stop every stream for a quarter of a second.
                 gc.collect()
                 gc.freeze()
                 gc.enable()

@@ -1,7 +1,7 @@
-"""Every call to a route that generates is counted when it arrives, and exactly once when it ends.
+"""Counts each call to a route that generates: once when it arrives, and once when it ends.
 
-received = finished + cancelled + failed + rejected + invalid + in flight. Requests that the engine has accepted are
-counted by the engine when they end; here is counted what never gets there.
+At any time, received = finished + cancelled + failed + rejected + invalid + in flight. The engine counts the ends of
+the requests that it has accepted. This module counts those that never get there.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from slotdeck.engine.telemetry.telemetry import Telemetry
 
 @dataclass(slots=True)
 class ReceivedCall:
-    """A call that was received and has not ended. It stands for one request until the number is known."""
+    """A call that was received and has not ended. It counts as one request until the real number is known."""
 
     telemetry: Telemetry
     num_requests: int = 1
     accepted: bool = False
-    """The engine has its requests, and counts their ends."""
+    """True once the engine has accepted the requests, and so counts their ends."""
 
     def set_num_requests(self, number: int) -> None:
-        """The call asks for that many choices, each of which is a request to the engine."""
+        """The call asks for ``number`` choices. Each is one request to the engine."""
         for _ in range(number - self.num_requests):
             self.telemetry.count_received()
         self.num_requests = number
@@ -34,7 +34,10 @@ class ReceivedCall:
 
 @contextmanager
 def receive_call(telemetry: Telemetry, user: str) -> Iterator[ReceivedCall]:
-    """Count the call; when the block raises before the engine has accepted it, count that end for all its requests."""
+    """Count a received call. If the block raises before the engine has accepted it, count the end of its requests.
+
+    A block that ends without either raises RuntimeError.
+    """
     telemetry.count_received()
     call = ReceivedCall(telemetry)
     try:
@@ -49,7 +52,7 @@ def receive_call(telemetry: Telemetry, user: str) -> Iterator[ReceivedCall]:
 
 def _count_end(telemetry: Telemetry, user: str, error: BaseException, num_requests: int) -> None:
     if isinstance(error, ApiError) and error.code == QUEUE_FULL:
-        return  # the engine itself counts those that it refuses so
+        return  # the engine has counted it
     if isinstance(error, ApiError) and error.status == 503:
         telemetry.count_rejected(user, error.message, num_requests)
         return

@@ -1,4 +1,4 @@
-"""The admin API: frames to watch, settings to turn, requests to cancel. Served on the unix socket only (0600)."""
+"""The admin API: frames, live settings, requests. Served only on the unix socket, which has mode 0600."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _SECRET = {"api_key"}
 
 
 def admin_router(context: ServerContext) -> APIRouter:
-    """The admin routes over ``context``."""
+    """The routes of the admin API."""
     router = APIRouter(prefix="/admin")
     engine = context.engine
 
     @router.get("/stream")
     async def stream(request: Request) -> Response:
-        rate = _rate(request.query_params.get("rate", "4"))
-        cursor = _cursor(context, request)
+        rate = _read_rate(request.query_params.get("rate", "4"))
+        cursor = _read_cursor(context, request)
         return StreamingResponse(_frames(context, rate, cursor), media_type="application/x-ndjson")
 
     @router.get("/frame")
@@ -50,20 +50,20 @@ def admin_router(context: ServerContext) -> APIRouter:
     async def steps(request: Request) -> Response:
         after = request.query_params.get("after", "0")
         if not after.isascii() or not after.isdecimal():
-            raise _refused("after", "'after' must be the cursor of an earlier answer")
+            raise _refused("after", "'after' must be a cursor from an earlier answer")
         measured, cursor = engine.steps(int(after[:18]))
         return JSONResponse({"cursor": cursor, "steps": measured})
 
     @router.get("/settings")
     async def settings() -> Response:
-        return JSONResponse(_settings(context))
+        return JSONResponse(_settings_document(context))
 
     @router.patch("/settings")
     async def change(request: Request) -> Response:
         document = read_json(request.state.body.data)
-        changes, revision, source = _change(document)
+        changes, revision, source = _read_change(document)
         try:
-            # In a thread: a change of the pool's size waits for the step that runs.
+            # In a thread, since a change of the pool size waits for the running step.
             limits = await asyncio.to_thread(engine.change, changes, revision=revision, source=source)
         except RevisionConflictError as error:
             raise ApiError(409, str(error), param="revision", code="revision_conflict") from error
@@ -74,23 +74,25 @@ def admin_router(context: ServerContext) -> APIRouter:
 
     @router.get("/requests/{request_id}")
     async def request_detail(request_id: str) -> Response:
-        # In a thread: a long answer has thousands of gaps to explain.
+        # In a thread, since a long answer has thousands of gaps to explain.
         detail = await asyncio.to_thread(engine.find_request, request_id)
         if detail is None:
-            raise ApiError(404, "no such request runs, waits or ended lately", param="id", code="request_not_found")
+            raise ApiError(
+                404, "no request with that id runs, waits or has ended recently", param="id", code="request_not_found"
+            )
         return Response(detail.model_dump_json(), media_type="application/json")
 
     @router.post("/requests/{request_id}/cancel")
     async def cancel(request_id: str) -> Response:
         if not engine.cancel(request_id):
-            raise ApiError(404, "this request has ended already", param="id", code="request_not_found")
+            raise ApiError(404, "this request has already ended", param="id", code="request_not_found")
         return JSONResponse({"cancelled": True})
 
     @router.post("/guest-keys")
     async def guest_keys(request: Request) -> Response:
         labels = read_json(request.state.body.data).get("labels")
         try:
-            return JSONResponse({"keys": context.keys.mint(_labels(labels))})
+            return JSONResponse({"keys": context.keys.mint(_read_labels(labels))})
         except ValueError as error:
             raise _refused("labels", str(error)) from error
 
@@ -100,17 +102,16 @@ def admin_router(context: ServerContext) -> APIRouter:
         force = read_json(body).get("force", False) if body else False
         if not isinstance(force, bool):
             raise _refused("force", "'force' must be true or false")
-        context.ask_stop(force=force)
+        context.request_stop(force=force)
         return JSONResponse({"stopping": True, "force": force}, status_code=202)
 
     return router
 
 
 async def _frames(context: ServerContext, rate: float, cursor: int) -> AsyncIterator[bytes]:
-    """Frames as lines, the first at once with the events after ``cursor``, until the client leaves (the iterator is
-    cancelled) or the engine stops.
+    """Yield frames as lines until the client leaves, which cancels this iterator, or the engine stops.
 
-    The last frame, with what happened until the end, is sent before the stream closes.
+    The first frame comes at once and has the events after ``cursor``. The last one has the events up to the end.
     """
     sequence = 0
     while True:
@@ -135,7 +136,7 @@ def _refused(param: str, message: str) -> ApiError:
     return ApiError(422, message, param=param, code="invalid_value")
 
 
-def _rate(value: str) -> float:
+def _read_rate(value: str) -> float:
     try:
         rate = float(value)
     except ValueError:
@@ -145,10 +146,10 @@ def _rate(value: str) -> float:
     return rate
 
 
-def _cursor(context: ServerContext, request: Request) -> int:
-    """Where a stream's events begin: with ``events_after=N`` after the first N of this boot, else now.
+def _read_cursor(context: ServerContext, request: Request) -> int:
+    """The event after which a stream begins: the N of ``events_after=N``, or the newest one.
 
-    The count of another boot is of no use here; what is no longer kept is passed over.
+    An N from another boot of the engine means nothing here, so such a stream begins with the newest event too.
     """
     now = context.engine.event_cursor
     wanted = request.query_params.get("events_after")
@@ -160,7 +161,7 @@ def _cursor(context: ServerContext, request: Request) -> int:
     return min(int(wanted[:18]), now) if same_boot else now
 
 
-def _settings(context: ServerContext) -> dict[str, Any]:
+def _settings_document(context: ServerContext) -> dict[str, Any]:
     current = context.engine.current_frame()
     limits, bounds = current.limits, current.limits.bounds
     values = context.settings.model_dump(mode="json") | limits.model_dump(exclude={"revision"})
@@ -180,7 +181,7 @@ def _settings(context: ServerContext) -> dict[str, Any]:
     return {"revision": current.limits.revision, "settings": rows}
 
 
-def _change(document: dict[str, Any]) -> tuple[dict[str, Any], int | None, str]:
+def _read_change(document: dict[str, Any]) -> tuple[dict[str, Any], int | None, str]:
     changes, revision = document.get("changes"), document.get("revision")
     source = document.get("source", "admin")
     if not isinstance(changes, dict) or not changes:
@@ -192,11 +193,11 @@ def _change(document: dict[str, Any]) -> tuple[dict[str, Any], int | None, str]:
     if revision is not None and type(revision) is not int:
         raise _refused("revision", "'revision' must be a whole number or absent")
     if not _is_label(source):
-        raise _refused("source", f"'source' must be 1 to {MAX_SOURCE} printable characters")
+        raise _refused("source", f"'source' must have 1 to {MAX_SOURCE} printable characters")
     return changes, revision, source
 
 
-def _labels(value: Any) -> list[str]:
+def _read_labels(value: Any) -> list[str]:
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_LABELS or not all(map(_is_label, value)):
         raise _refused(
             "labels",

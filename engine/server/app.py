@@ -15,19 +15,19 @@ from slotdeck.engine.server.status_routes import status_router
 
 
 def create_app(context: ServerContext, limits: HttpLimits) -> ASGIApp:
-    """The public API, behind keys, the rules for Host and Origin, and ``limits``."""
+    """The public API, guarded by keys, the checks of Host and Origin, and ``limits``."""
     hosts = HostRule(context.settings.host, context.settings.allowed_host)
     app = _framework(openai_router(context), status_router(context))
     return GuardMiddleware(app, limits, hosts=hosts, keys=context.keys)
 
 
 def create_admin_app(context: ServerContext, limits: HttpLimits) -> ASGIApp:
-    """The admin API; who may open the socket may do everything."""
+    """The admin API. Whoever may open its socket may do everything."""
     return GuardMiddleware(_framework(admin_router(context)), limits)
 
 
 def _framework(*routers: APIRouter) -> FastAPI:
-    # No schema, no documentation pages: they would be routes that fetch from elsewhere.
+    # Without a schema and documentation pages, since these load scripts from other servers.
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     errors.install(app)
     for router in routers:

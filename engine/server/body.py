@@ -1,4 +1,4 @@
-"""Request bodies: read within bounds of bytes and of time, and held together within one more."""
+"""Request bodies. Each is limited in bytes and in time, and all of them together in bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slotdeck.engine.server.http_limits import HttpLimits
 
 
 class Body:
-    """One body. It counts against ``memory`` until ``release`` is called."""
+    """One request body. Its bytes count in ``memory`` until ``release`` is called."""
 
     def __init__(self, memory: BodyMemory, user: str) -> None:
         self._memory, self._user = memory, user
@@ -28,22 +28,25 @@ class Body:
         return self._data
 
     def check(self, size: int) -> None:
-        """Raise ApiError 503 when ``size`` more bytes would be too many, as in ``add``."""
+        """Raise ApiError 503 if ``size`` more bytes would be too many, as ``add`` does."""
         self._memory.check(self._user, size)
 
     def add(self, chunk: bytes) -> None:
-        """Raises ApiError 503 when all bodies together, or those of this user, would be too large."""
+        """Append ``chunk``. Raises ApiError 503 if all bodies together, or those of this user, would be too large."""
         self._memory.take(self._user, len(chunk))
         self._data += chunk
 
     def release(self) -> None:
-        """The body is needed no more. May be called again."""
+        """Forget the body. May be called again."""
         self._memory.give_back(self._user, len(self._data))
         self._data = bytearray()
 
 
 class BodyMemory:
-    """Bytes of all bodies that are being read or tokenised, in all and for each user. Lives on the asyncio loop."""
+    """Counts the bytes of all bodies that are being read or tokenised, in all and for each user.
+
+    Used on the asyncio loop only.
+    """
 
     def __init__(self, max_bytes: int, max_bytes_per_user: int) -> None:
         self._max_bytes, self._max_bytes_per_user = max_bytes, max_bytes_per_user
@@ -52,7 +55,7 @@ class BodyMemory:
         """Bytes held now."""
 
     def check(self, user: str, size: int) -> None:
-        """Raise ApiError 503 when ``size`` more bytes of ``user`` are too many."""
+        """Raise ApiError 503 if ``size`` more bytes of ``user`` are too many."""
         mine = self._per_user[user] + size > self._max_bytes_per_user
         if mine or self.held + size > self._max_bytes:
             whose = "you have" if mine else "this server has"
@@ -71,12 +74,12 @@ class BodyMemory:
 
 
 async def read_body(body: Body, headers: Headers, receive: Receive, limits: HttpLimits) -> None:
-    """Fill ``body``, but read nothing when its declared length shows that it cannot be taken.
+    """Read the request body into ``body``. Reads nothing if the declared length is already too large.
 
-    Raises ApiError: 413 when it is larger than ``limits.max_body``, 408 when it is not complete within
-    ``limits.body_timeout`` seconds, 503 when too many bytes of bodies are held already. Raises ClientDisconnectedError.
+    Raises ApiError: 413 if the body is larger than ``limits.max_body``, 408 if it is not complete within
+    ``limits.body_timeout`` seconds, 503 if too many bytes of bodies are held already. Raises ClientDisconnectedError.
     """
-    # A refusal is sent while the client still writes; uvicorn then reads and drops the rest.
+    # A refusal is sent while the client still writes. uvicorn then reads and discards the rest.
     too_large = ApiError(413, f"the body is larger than {limits.max_body} bytes", code="body_too_large")
     declared = headers.get("content-length", "")
     if declared.isdecimal():

@@ -1,4 +1,4 @@
-"""A chat request's body, read strictly: every field that would change the answer is honoured or refused by name."""
+"""Reads the body of a chat request. A field that would change the answer is either honoured or refused by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_CHOICES = 16
 _TEMPLATE_KEYS = ("chat_template", "chat_template_kwargs")
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
-# What each unsupported field may hold because it then changes nothing; null always does.
+# Unsupported fields, each with the values that change nothing and so are accepted. null always is.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
@@ -54,19 +54,19 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What a valid body asks for."""
+    """A valid chat request."""
 
     messages: tuple[Message, ...]
     sampling: SamplingFields
     n: int
-    """Answers wanted, 1 to 16."""
+    """Number of choices, 1 to MAX_CHOICES."""
     stops: tuple[str, ...]
     stream: bool
     include_usage: bool
 
 
 def read_json(body: bytes | bytearray) -> dict[str, Any]:
-    """The body as a JSON object. Raises ApiError 400; NaN and Infinity are not JSON."""
+    """Parse ``body`` as a JSON object. Raises ApiError 400, also for NaN and Infinity, which are not JSON."""
 
     def refuse(name: str) -> None:
         raise ValueError(f"{name} is not JSON")
@@ -84,9 +84,9 @@ def read_json(body: bytes | bytearray) -> dict[str, Any]:
 
 
 def read_chat_request(document: dict[str, Any], model_id: str, vocabulary: int) -> ChatRequest:
-    """Validate a body for ``POST /v1/chat/completions``. Raises ApiError: 404 for another model, else 400.
+    """Validate a body for ``POST /v1/chat/completions``. Raises ApiError: 404 for another model, otherwise 400.
 
-    ``vocabulary`` is the number of the model's token ids.
+    ``vocabulary`` is the number of token ids that the model has.
     """
     _refuse_templates(document)
     check_model(document.get("model"), model_id)
@@ -127,14 +127,14 @@ def _refuse_templates(document: Any) -> None:
         if isinstance(item, dict):
             for key in _TEMPLATE_KEYS:
                 if item.get(key) is not None:
-                    raise invalid(key, f"'{key}' is not accepted: the template comes from the operator alone")
+                    raise invalid(key, f"'{key}' is not accepted: only the operator can choose the chat template")
             pending.extend(item.values())
         elif isinstance(item, list):
             pending.extend(item)
 
 
 def _same(value: Any, neutral: Any) -> bool:
-    """Equal, where a boolean is not a number."""
+    """Whether both are equal. A boolean never equals a number."""
     return isinstance(value, bool) == isinstance(neutral, bool) and bool(value == neutral)
 
 
@@ -165,8 +165,8 @@ def _part(part: Any, name: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind != "text":
         shown = f"of type '{kind[:40]}'" if isinstance(kind, str) else "without a type"
-        rule = "this server takes text parts only"
-        raise invalid(name, f"'{name}' is a part {shown}: {rule}", logged=f"'{name}' is no text: {rule}")
+        rule = "this server accepts only text parts"
+        raise invalid(name, f"'{name}' is a part {shown}: {rule}", logged=f"'{name}' is not text: {rule}")
     if not isinstance(part.get("text"), str):
         raise invalid(f"{name}.text", f"'{name}.text' must be a string")
     return str(part["text"])
@@ -176,7 +176,7 @@ def _text(value: str, name: str) -> str:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise invalid(name, f"'{name}' holds half of a surrogate pair, which is not text") from None
+        raise invalid(name, f"'{name}' contains half of a surrogate pair, which is not text") from None
     return value
 
 

@@ -1,4 +1,4 @@
-"""One answer from its tokens to its text: detokenised, ended before a stop string, with its log-probabilities."""
+"""One choice of an answer: turns its tokens into text, ends it before a stop string, and adds log-probabilities."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from slotdeck.engine.text.tokenizer import TextModel
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Text of one answer that became certain; ``finish_reason`` with the last one."""
+    """The next text of one choice. The last delta has a ``finish_reason``."""
 
     index: int
     """Number of the choice, from 0."""
     text: str
     logprobs: tuple[dict[str, Any], ...] = ()
-    """In OpenAI's shape, one entry for each token whose text begins in ``text``; empty when none are wanted."""
+    """One entry in OpenAI's shape for each token whose text begins in ``text``. Empty unless asked for."""
     finish_reason: str | None = None
 
     def __bool__(self) -> bool:
@@ -31,8 +31,8 @@ class Delta:
 class Choice:
     """Choice number ``index`` of a request.
 
-    Stop strings are looked for in the text of the tokens after the first ``min_tokens``; one of ``stop_token_ids``
-    that ends the answer is no part of its text.
+    Stop strings count only in the text of the tokens after the first ``min_tokens``. If one of ``stop_token_ids`` ends
+    the choice, that token adds no text.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Choice:
     ) -> None:
         self.index = index
         self.num_tokens = 0
-        """Output tokens read, those of a stop string and the ending token included."""
+        """Output tokens read, including those of a stop string and the ending token."""
         self.ended = False
         self._text = text
         self._min_tokens = min_tokens
@@ -48,12 +48,14 @@ class Choice:
         self._detokenizer = Detokenizer(text)
         self._stop = StopMatcher(stops)
         self._length = 0  # characters of the text of all tokens
-        self._shown = 0  # of them, those given out
-        self._held: deque[tuple[int, int, TokenLogprobs]] = deque()  # where its text begins, token, log-probabilities
+        self._shown = 0  # how many of them were returned
+        self._held: deque[tuple[int, int, TokenLogprobs]] = deque()  # start of its text, token, log-probabilities
 
     def read(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs], finish_reason: str | None) -> Delta:
-        """Take tokens as the engine hands them over; ``finish_reason``, with the last of them, is ``stop`` or
-        ``length``. The delta has one as soon as a stop string is complete: the rest is not to be read."""
+        """Take the next tokens. ``finish_reason`` is ``stop`` or ``length`` with the last of them, else None.
+
+        The delta has a finish reason as soon as a stop string is complete. No more tokens may be read after that.
+        """
         text = ""
         for position, token_id in enumerate(token_ids):
             self.num_tokens += 1

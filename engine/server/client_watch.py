@@ -1,4 +1,4 @@
-"""A client that leaves before its answer is complete is noticed at once, whatever is being done for it."""
+"""Notices at once when a client closes its connection before it has its answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ClientDisconnectedError(Exception):
 
 
 class ClientWatch:
-    """Waits for the end of the connection in a task of its own. Make it when the body has been read, and close it."""
+    """Waits for the end of the connection in a task. Create it after the body has been read. It must be closed."""
 
     def __init__(self, receive: Receive) -> None:
         self._task = asyncio.create_task(self._wait(receive))
@@ -27,7 +27,7 @@ class ClientWatch:
             pass
 
     async def race(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """The result of ``work``. If the client leaves first, cancels it and raises ClientDisconnectedError."""
+        """Return the result of ``work``. If the client leaves first, cancel it and raise ClientDisconnectedError."""
         task = asyncio.create_task(work)
         try:
             await asyncio.wait({task, self._task}, return_when=asyncio.FIRST_COMPLETED)
@@ -39,7 +39,7 @@ class ClientWatch:
         return task.result()
 
     def on_disconnect(self, call: Callable[[], None]) -> None:
-        """Call ``call`` when the client leaves, unless this watch is closed by then."""
+        """Call ``call`` when the client leaves, unless the watch was closed before."""
         self._task.add_done_callback(lambda task: None if task.cancelled() else call())
 
     def close(self) -> None:

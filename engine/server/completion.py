@@ -1,4 +1,4 @@
-"""A whole answer as one document, in OpenAI's shape."""
+"""The answer to a request without streaming: one JSON document in OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slotdeck.engine.server.generation import Generation
 
 
 async def complete(generation: Generation, model_id: str) -> JSONResponse:
-    """Wait for all choices. Raises ApiError when one of them failed."""
+    """Wait for all choices. Raises ApiError if one of them failed."""
     texts: dict[int, list[str]] = {index: [] for index in range(generation.chat.n)}
     logprobs: dict[int, list[Any]] = {index: [] for index in texts}
     reasons: dict[int, str | None] = {}
@@ -41,5 +41,5 @@ async def complete(generation: Generation, model_id: str) -> JSONResponse:
 
 
 def logprobs_document(generation: Generation, entries: Sequence[Any]) -> dict[str, Any] | None:
-    """``logprobs`` of a choice; None unless the request asked for them."""
+    """The ``logprobs`` of a choice. None unless the request asked for them."""
     return None if generation.chat.sampling.top_logprobs is None else {"content": list(entries), "refusal": None}

@@ -1,8 +1,8 @@
-"""Open connections: how many there may be, and how long one may stay silent.
+"""Open connections: how many there may be, and how long the server waits for a client to do its part.
 
-``BoundedProtocol`` is uvicorn's HTTP/1.1 protocol with these limits. uvicorn alone waits without limit for headers, for
-a body that nobody reads any more, and for a client that does not take its answer. A sweep once a second looks at every
-connection, so that a request costs nothing extra.
+``BoundedProtocol`` is uvicorn's HTTP/1.1 protocol with these limits. uvicorn by itself waits without limit for headers,
+for the rest of a body that nobody reads, and for a client that does not take its answer. Every second a sweep checks
+all connections, so that a request costs nothing extra.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from slotdeck.engine.server.http_limits import MAX_HEALTH_CONNECTIONS, HttpLimit
 log = logging.getLogger("slotdeck.server")
 
 HEALTH_ONLY = "health_only"
-"""Key in the ASGI scope's ``state``: this connection came beyond the limit and may only ask for ``/health``."""
+"""Key in the ``state`` of an ASGI scope: this connection exceeds a limit and may only ask for ``/health``."""
 MAX_SWEEP_SECONDS = 1.0
 REPORT_SECONDS = 60.0
-"""Refused connections are logged in one line for each period of this length."""
+"""At most one line about refused connections is logged in this time."""
 _HEADERS_LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 class Connections:
-    """The open connections of one listening socket. Lives on the asyncio loop.
+    """The open connections of one listening socket. Used on the asyncio loop only.
 
     ``clock`` gives monotonic seconds.
     """
@@ -48,14 +48,14 @@ class Connections:
         return len(self._open) + len(self._health_only)
 
     def protocol(self, **arguments: Any) -> BoundedProtocol:
-        """What uvicorn calls for each new connection."""
+        """Make the protocol object of a new connection, as uvicorn asks for it."""
         return BoundedProtocol(self, **arguments)
 
     def add(self, connection: BoundedProtocol, address: str | None) -> bool:
-        """True for an ordinary connection; False for one beyond the limits, which may only ask for ``/health``.
+        """Count a new connection. Returns False if it exceeds a limit, so that it may only ask for ``/health``.
 
-        Of the latter the oldest is closed when there are too many. ``address`` is None on a unix socket, where
-        connections are not counted by address.
+        If there are too many of the latter, the oldest is closed. On a unix socket ``address`` is None, and connections
+        are not counted by address.
         """
         crowded = address is not None and self._per_address[address] >= self.limits.max_connections_per_address
         if len(self._open) < self.limits.max_connections and not crowded:
@@ -82,7 +82,7 @@ class Connections:
         self._health_only.pop(connection, None)
 
     async def sweep(self) -> None:
-        """Close what is over time, until cancelled."""
+        """Close connections that exceed a time limit. Runs until it is cancelled."""
         limits = self.limits
         shortest = min(limits.header_timeout, limits.send_timeout, limits.discard_timeout, limits.keep_alive)
         while True:
@@ -105,7 +105,7 @@ class Connections:
 
 
 class BoundedProtocol(H11Protocol):
-    """One connection, counted in ``connections`` and closed when it exceeds one of their times."""
+    """One connection. It is counted in ``connections``, which closes it if it exceeds a time limit."""
 
     def __init__(self, connections: Connections, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -130,7 +130,7 @@ class BoundedProtocol(H11Protocol):
         super().resume_writing()
 
     def check_time(self, now: float) -> None:
-        """End the connection if it has waited for its client for too long. ``now``: monotonic seconds."""
+        """Close the connection if it has waited for the client for too long. ``now``: monotonic seconds."""
         waits_for, limit, *_ = state = self._waits_for()
         if state != self._state:
             self._state, self._state_began = state, now
@@ -143,9 +143,9 @@ class BoundedProtocol(H11Protocol):
                 self.transport.abort()  # close() would wait until what is buffered has been sent
 
     def _waits_for(self) -> tuple[str | None, float, object]:
-        """What the client has yet to do, the seconds it has for that, and what changes when it does something.
+        """What the client has to do next, how many seconds it has, and a value that changes when it makes progress.
 
-        The name is None while the server is the one to act.
+        The first is None while it is the server that has to act.
         """
         limits, cycle = self._counted_in.limits, self.cycle
         if self.transport.is_closing():

@@ -1,4 +1,4 @@
-"""What every route needs, made once per engine process."""
+"""What the routes share."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from slotdeck.engine.text.tokenizer import TextModel
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The one model behind the API."""
+    """The model that this server serves."""
 
     id: str
     created: int
-    """Unix time shown in ``/v1/models``."""
+    """Unix time that ``/v1/models`` shows."""
     stop_token_ids: frozenset[int]
-    """Every id that ends an answer: union of the model's and the generation configuration's."""
+    """Tokens that end an answer, by the model's configuration and its generation configuration."""
     vocabulary: int
-    """Number of the model's token ids."""
+    """Number of token ids that the model has."""
 
 
 @dataclass(slots=True)
 class ServerContext:
-    """Shared by the routes of the public and the admin API; lives on the asyncio loop."""
+    """Shared by the routes of the public API and the admin API. Used on the asyncio loop only."""
 
     engine: EngineClient
     text: TextModel
@@ -38,18 +38,18 @@ class ServerContext:
     tokenizer_pool: TokenizerPool
     recent_frames: RecentFrames = field(default_factory=RecentFrames)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when streams that have no end of their own must end."""
+    """Set when streams of frames, which have no end of their own, must end."""
     force: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a stop must not wait for running requests."""
-    stop_asked: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the stop does not wait for running requests."""
+    stop_requested: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def end_token_ids(self) -> frozenset[int]:
-        """Every token that ends an answer, by the model's and by the tokenizer's configuration."""
+        """Tokens that end an answer, by the configurations of model and tokenizer."""
         return self.model.stop_token_ids | self.text.end_token_ids
 
-    def ask_stop(self, *, force: bool = False) -> None:
-        """Begin draining; with ``force``, or when asked a second time, don't wait for what runs."""
-        if force or self.stop_asked.is_set():
+    def request_stop(self, *, force: bool = False) -> None:
+        """Begin to drain. With ``force``, or at the second request, do not wait for running requests."""
+        if force or self.stop_requested.is_set():
             self.force.set()
-        self.stop_asked.set()
+        self.stop_requested.set()

@@ -1,6 +1,6 @@
-"""The engine as the routes see it. Nothing else in the server touches the loop or its telemetry.
+"""The engine as the routes see it. No other module of the server uses the loop or its telemetry.
 
-Every method answers at once, but for ``change`` and ``find_request``, which are to be called in a thread.
+Every method returns at once, except ``change`` and ``find_request``: call these in a thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from slotdeck.engine.telemetry.step_profile import Profile
 
 
 class EngineClient:
-    """Wraps the engine of this process. ``outputs`` is the router that ``loop`` delivers to."""
+    """The engine of this process. ``loop`` delivers its outputs to ``outputs``."""
 
     def __init__(self, loop: EngineLoop, outputs: OutputRouter) -> None:
         self._loop, self._outputs = loop, outputs
@@ -29,17 +29,16 @@ class EngineClient:
     # -- requests ------------------------------------------------------------------------------------------
 
     def receive(self, user: str) -> AbstractContextManager[ReceivedCall]:
-        """Count a call to a route that generates, and how it ends, unless it ends in the engine.
+        """Count a call to a route that generates, and how it ends if the engine never accepts it.
 
-        Within the context it is prepared and handed over with ``submit``.
+        The route prepares and submits the call within this context.
         """
         return receive_call(self._loop.telemetry, user)
 
     def submit(self, call: ReceivedCall, requests: list[Request]) -> OutputStream:
-        """Hand the requests of ``call`` to the engine, all or none. Gives the stream of their outputs.
+        """Submit the requests of ``call``, all or none. Returns the stream of their outputs; the caller closes it.
 
-        The caller closes the stream. Raises ApiError: 400 when the prompt is too long by now, 503 when the queue is
-        full or the engine takes no requests.
+        Raises ApiError: 400 if the prompt is too long by now, 503 if the queue is full or the engine takes no requests.
         """
         call.set_num_requests(len(requests))
         outputs = self._outputs.open([request.id for request in requests], self._loop.cancel)
@@ -53,15 +52,15 @@ class EngineClient:
         return outputs
 
     def close(self, outputs: OutputStream) -> None:
-        """Nobody reads these outputs any more. Cancels those of their requests that have not ended."""
+        """Stop collecting these outputs, and cancel those of their requests that have not ended."""
         self._outputs.close(outputs)
 
     def finish(self, request_id: str, num_output_tokens: int) -> None:
-        """A stop string matched: the request ends as ``stop`` after that many output tokens."""
+        """End a request with reason ``stop`` after that many output tokens, because a stop string matched."""
         self._loop.finish(request_id, num_output_tokens)
 
     def cancel(self, request_id: str) -> bool:
-        """End a request in any state. True if it was alive."""
+        """Cancel a request in any state. Returns whether it was alive."""
         return self._loop.cancel(request_id)
 
     def _refusal(self, error: BaseException) -> BaseException:
@@ -81,7 +80,7 @@ class EngineClient:
         return self._loop.num_in_flight
 
     def drain(self) -> None:
-        """Refuse new and waiting requests; running ones go on. Irrevocable."""
+        """Refuse new and waiting requests, while running ones go on. Cannot be undone."""
         self._loop.drain()
 
     def end_all(self, error: str) -> None:
@@ -92,7 +91,7 @@ class EngineClient:
 
     @property
     def context_length(self) -> int:
-        """Max tokens (prompt + output) of one request, as set."""
+        """The setting: max tokens (prompt + output) of one request."""
         return self._loop.limits.context
 
     @property
@@ -111,9 +110,10 @@ class EngineClient:
         return self._loop.limits.queue
 
     def change(self, changes: dict[str, Any], *, revision: int | None, source: str) -> LimitInfo:
-        """Change live settings, all or none. A change of the pool's size waits for the step that runs.
+        """Change live settings, all or none. A change of the pool size waits for the running step.
 
-        Raises SettingsError and RevisionConflictError.
+        ``revision`` is the one that the change was decided on, ``source`` names who asks. Raises SettingsError with the
+        reason, RevisionConflictError if another revision is in force.
         """
         return self._loop.change(changes, revision=revision, source=source)
 
@@ -121,20 +121,20 @@ class EngineClient:
 
     @property
     def boot_id(self) -> str:
-        """Another one after each start of the engine."""
+        """Differs after each start of the engine."""
         return self._loop.boot_id
 
     @property
     def event_cursor(self) -> int:
-        """Number of events ever logged; the cursor of a reader that has seen them all."""
+        """Number of events logged so far, which is the cursor of a reader that has seen them all."""
         return self._loop.telemetry.event_cursor
 
     def health(self) -> tuple[Health, str | None]:
-        """State and, unless it is ok, the reason."""
+        """The state and, unless it is ``ok``, the reason."""
         return self._loop.health()
 
     def frame(self, sequence: int, event_cursor: int) -> tuple[Frame, int]:
-        """A frame with the events after ``event_cursor``, and the new cursor."""
+        """A frame with the events after ``event_cursor``, and the new cursor. ``sequence`` is put into the frame."""
         return self._loop.frame(sequence, event_cursor)
 
     def current_frame(self) -> Frame:
@@ -146,7 +146,7 @@ class EngineClient:
         return self._loop.metrics_text()
 
     def profile(self) -> Profile:
-        """Where the time of all steps so far went. Call it in the thread that speaks HTTP."""
+        """Where the time of all steps so far went. Call it in the thread that serves HTTP."""
         return self._loop.profile()
 
     def steps(self, after: int) -> tuple[list[Any], int]:
@@ -154,5 +154,5 @@ class EngineClient:
         return self._loop.telemetry.steps.since(after)
 
     def find_request(self, request_id: str) -> RequestDetail | None:
-        """What is known of a request; None if it never was, or ended too long ago. A long answer takes a while."""
+        """What is known about a request. None if there was none of that id, or it ended too long ago."""
         return find_request(self._loop.telemetry.requests, self.current_frame(), request_id)

@@ -1,6 +1,6 @@
 """Errors in OpenAI's shape: ``{"error": {"message", "type", "param", "code"}}``.
 
-Each names the field at fault and what is allowed; none repeats text that a client sent.
+A message names the field at fault and what is allowed. It does not repeat text that a client sent.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from slotdeck.engine.telemetry.estimate import MAX_RETRY_JITTER, retry_after
 log = logging.getLogger("slotdeck.server")
 
 NO_RETRY = {"x-should-retry": "false"}
-"""Tells OpenAI's clients not to send the same request again."""
+"""Tells OpenAI's client libraries not to send the same request again."""
 
 QUEUE_FULL = "queue_full"
-"""Code of the refusal of a request that finds no place in the queue."""
+"""Error code: there is no place in the queue."""
 TOO_LONG = "context_length_exceeded"
-"""Code of the refusal of a prompt that leaves no room in the context."""
+"""Error code: the prompt leaves no room for an answer in the context."""
 
 
 class ApiError(Exception):
-    """An answer other than 2xx. ``status`` 4xx: the client can fix it; 503: try again later."""
+    """An answer other than 2xx. With a ``status`` of 4xx the client can fix it, with 503 it may try again later."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ApiError(Exception):
         self.code = code
         self.headers = headers or {}
         self.logged = logged or message
-        """The message for the event log, without any text that the client sent."""
+        """The message for the event log. It holds no text that the client sent."""
 
     def body(self) -> dict[str, Any]:
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
@@ -60,12 +60,12 @@ class ApiError(Exception):
 
 
 def invalid(param: str | None, message: str, code: str | None = None, logged: str | None = None) -> ApiError:
-    """400: the client sent something wrong in ``param``. ``logged``: what to log where ``message`` quotes it."""
+    """400: ``param`` is wrong. ``logged`` is the message for the log if ``message`` quotes the client."""
     return ApiError(400, message, param=param, code=code, logged=logged)
 
 
 def unsupported(param: str, hint: str = "") -> ApiError:
-    """400: a field that would change the answer and that this server cannot honour."""
+    """400: this server cannot do what this field asks for."""
     return invalid(param, f"'{param}' is not supported{hint}", code="unsupported_parameter")
 
 
@@ -76,16 +76,19 @@ def unavailable(message: str, code: str, wait: float | None) -> ApiError:
 
 
 def failed(message: str, code: str = "engine_error") -> ApiError:
-    """500: an accepted request ended by a fault of ours."""
+    """500: a fault of this server ended an accepted request."""
     return ApiError(500, message, type="server_error", code=code)
 
 
 def log_unexpected(error: BaseException) -> ApiError:
-    """Log an unforeseen exception by type and place, never by its message, which may hold a prompt. Gives the 500."""
+    """Log an unexpected exception by type and place. Its message is left out, since it may hold a prompt.
+
+    Returns the 500 to answer with.
+    """
     identity = uuid.uuid4().hex[:12]
     place = "".join(traceback.format_tb(error.__traceback__))
     log.error("error %s: %s\n%s", identity, type(error).__name__, place)
-    return failed(f"unexpected error {identity}; the server's log says where", code="internal_error")
+    return failed(f"unexpected error {identity}; see the log of the server", code="internal_error")
 
 
 async def _api_error(_: Request, error: Exception) -> Response:
@@ -113,7 +116,7 @@ async def _unexpected(_: Request, error: Exception) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error of ``app`` in this shape."""
+    """Make ``app`` answer every error in this shape."""
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected)

@@ -1,4 +1,4 @@
-"""An answer as server-sent events, in OpenAI's shape."""
+"""The answer to a request with streaming: server-sent events in OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ DONE = b"data: [DONE]\n\n"
 
 
 class EventStream(Response):
-    """``text/event-stream`` of one generation: role with the first text, text, finish reason, usage, ``[DONE]``.
+    """Streams one generation: the role with the first text, the text, the finish reason, usage, and ``[DONE]``.
 
-    Headers go out at once; ``: waiting`` is sent after every ``heartbeat`` seconds without a byte. A failure after
-    that is one error event, then ``[DONE]``.
+    Headers are sent at once, and the comment ``: waiting`` after every ``heartbeat`` seconds without a token. A failure
+    after that becomes one error event, followed by ``[DONE]``.
     """
 
     media_type = "text/event-stream"
 
     def __init__(self, generation: Generation, watch: ClientWatch, model_id: str, heartbeat: float) -> None:
-        # No proxy may collect the stream before passing it on.
+        # These headers keep proxies from buffering the stream.
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._generation, self._watch, self._heartbeat = generation, watch, heartbeat
@@ -40,7 +40,7 @@ class EventStream(Response):
         }
         self._head = json.dumps(shared)[:-1]
         self._tail = ', "usage": null' if generation.chat.include_usage else ""
-        # Nearly every event is a text without log-probabilities: it goes between two strings made here.
+        # Nearly every event is text without log-probabilities. It only has to be put between these two strings.
         sample = self._event(0, {"content": "@"}).decode()
         self._before_text, _, self._after_text = sample.rpartition('"@"')
 

@@ -1,4 +1,4 @@
-"""One accepted call: its outputs become the text of its choices."""
+"""A call that the engine has accepted. Turns its outputs into text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slotdeck.engine.server.prepare import Prepared, prompt_too_long
 
 
 class Generation:
-    """One request to the engine for each choice, and one stream of their deltas.
+    """One request to the engine for each choice, and one stream of the deltas of all.
 
     ``close`` must be called. It cancels whatever has not ended.
     """
@@ -44,7 +44,7 @@ class Generation:
     def _requests(self, context: ServerContext, prepared: Prepared, user: str, timeline: Timeline) -> list[Request]:
         limit = self._engine.max_request_tokens
         max_output_tokens = limit - self.num_prompt_tokens
-        if max_output_tokens < 1:  # the context was lowered since the prompt was measured
+        if max_output_tokens < 1:  # the context was lowered after the prompt was checked
             raise prompt_too_long(str(self.num_prompt_tokens), limit)
         return [
             Request(
@@ -58,10 +58,10 @@ class Generation:
         ]
 
     async def deltas(self, heartbeat: float | None) -> AsyncIterator[Delta | None]:
-        """Text as it comes. The last delta of each choice has a finish reason.
+        """Yield text as it comes. The last delta of each choice has a finish reason.
 
-        Yields None after ``heartbeat`` seconds of silence. Raises ApiError when a request failed, was cancelled, or its
-        client has left.
+        Yields None after ``heartbeat`` seconds of silence. Raises ApiError if a request failed or was cancelled, or if
+        the client has left.
         """
         while not all(choice.ended for choice in self._choices.values()):
             outputs = await self._outputs.next(heartbeat)
@@ -86,14 +86,16 @@ class Generation:
         if choice.index == 0:
             self._cached_tokens = output.cached_tokens
         delta = choice.read(output.token_ids, output.logprobs, output.finish_reason)
-        if choice.ended and output.finish_reason is None:  # a stop string: drop what the engine computes beyond it
+        if choice.ended and output.finish_reason is None:  # a stop string matched: the engine need not go on
             self._engine.finish(output.request_id, choice.num_tokens)
             self._outputs.forget(output.request_id)
         return delta
 
     def usage(self) -> dict[str, Any]:
-        """In OpenAI's shape. The prompt counts once, however many choices; ``cached_tokens`` is the part of it that
-        the prefix cache saved."""
+        """Token counts in OpenAI's shape. The prompt counts once, however many choices there are.
+
+        ``cached_tokens`` is the part of the prompt that the prefix cache held.
+        """
         num_output_tokens = sum(choice.num_tokens for choice in self._choices.values())
         return {
             "prompt_tokens": self.num_prompt_tokens,
@@ -103,9 +105,9 @@ class Generation:
         }
 
     def on_disconnect(self) -> None:
-        """The client has left: cancel in the engine at once, in whatever state it is."""
+        """The client has left: cancel all requests in the engine, whatever their state."""
         self._outputs.end("the client went away")
 
     def close(self) -> None:
-        """Take no more outputs; cancels what has not ended."""
+        """Take no more outputs, and cancel what has not ended."""
         self._engine.close(self._outputs)

@@ -1,4 +1,4 @@
-"""How much a client may take before a route sees its request: connections, bytes and seconds."""
+"""Limits on what clients may use: connections, bytes of bodies, and time."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ MAX_CONNECTIONS = 4096
 MAX_ADMIN_CONNECTIONS = 64
 """Open connections to the admin socket."""
 MAX_HEALTH_CONNECTIONS = 16
-"""Connections beyond ``MAX_CONNECTIONS``. They are answered 503, except on ``/health``."""
+"""Connections beyond the limit that are still answered: with 503, except on ``/health``."""
 MAX_BODIES = 8
-"""Bodies of the largest size that may be read or tokenised at a time, of all clients together."""
+"""How many bodies of the largest size all clients together may have in progress (being read or tokenised)."""
 MIN_BODY_BYTES = 8 << 20
-"""Bytes that all bodies together may have even where one body must be small."""
+"""The limit for all bodies together is at least this, even if ``max_body`` is small."""
 BACKLOG = 128
 """Connections that the kernel keeps until the loop accepts them."""
 RESERVED_FILES = 64
-"""File descriptors that connections leave to everything else: the admin socket, history, libraries, ``/proc``."""
+"""File descriptors kept for everything else: the admin socket, history, libraries, ``/proc``."""
 _TURNS_TO_REFUSE = 4
-"""Turns of the loop from accepting a connection to closing it again. Each may accept a whole backlog."""
+"""Turns of the asyncio loop between accepting a connection and closing it. Each may accept a whole backlog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,51 +33,51 @@ class HttpLimits:
     backlog: int = BACKLOG
     """Connections that may wait to be accepted."""
     header_timeout: float = 20.0
-    """From the first byte of a request, or from the start of a connection, to the end of its headers."""
+    """From the first byte of a request, or from the start of the connection, to the end of its headers."""
     body_timeout: float = 60.0
     """From the end of the headers to the end of the body."""
     send_timeout: float = 60.0
-    """For a client to take what was sent to it: the buffers of the socket have been full for that long."""
+    """How long the buffers towards a client may stay full before the connection is closed."""
     discard_timeout: float = 10.0
-    """For the rest of a body whose request was already answered; it is read and thrown away."""
+    """How long the rest of a body is read and discarded after its request was answered."""
     keep_alive: float = 30.0
-    """Between two requests on one connection."""
+    """How long a connection may be idle between two requests."""
 
     @property
     def max_connections_per_address(self) -> int:
-        """One address leaves a quarter of the connections to all others."""
+        """Three quarters: one address leaves the rest to all others."""
         return max(1, self.max_connections * 3 // 4)
 
     @property
     def max_body_bytes(self) -> int:
-        """All request bodies that are being read or tokenised."""
+        """Bytes of all bodies in progress."""
         return max(MAX_BODIES * self.max_body, MIN_BODY_BYTES)
 
     @property
     def max_body_bytes_per_user(self) -> int:
-        """One user leaves half of the bytes to all others."""
+        """Half: one user leaves the rest to all others."""
         return self.max_body_bytes // 2
 
 
 def limits_of_this_process(max_body: int) -> HttpLimits:
-    """The default limits, with no more connections than this process has file descriptors for.
+    """The default limits, with fewer connections if this process may not open enough files.
 
-    Raises the soft limit of open files towards the hard one first, as far as it is needed.
+    First raises the soft limit of open files, as far as needed and as the hard limit allows.
     """
-    most = HttpLimits(max_body)
+    defaults = HttpLimits(max_body)
     reserved = MAX_HEALTH_CONNECTIONS + RESERVED_FILES
-    needed = most.max_connections + _TURNS_TO_REFUSE * most.backlog + reserved
+    needed = defaults.max_connections + _TURNS_TO_REFUSE * defaults.backlog + reserved
     files = _open_files(needed)
     if files >= needed:
-        return most
-    # What is left is shared between connections that are served and those about to be refused.
+        return defaults
+    # Half of what is left is for connections that are about to be refused.
     left = max(8, files - reserved)
-    backlog = min(most.backlog, left // 2 // _TURNS_TO_REFUSE)
-    return replace(most, max_connections=left - _TURNS_TO_REFUSE * backlog, backlog=backlog)
+    backlog = min(defaults.backlog, left // 2 // _TURNS_TO_REFUSE)
+    return replace(defaults, max_connections=left - _TURNS_TO_REFUSE * backlog, backlog=backlog)
 
 
 def _open_files(wanted: int) -> int:
-    """How many files this process may have open, after it asked for ``wanted``."""
+    """How many files this process may have open, after trying to raise the limit to ``wanted``."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted

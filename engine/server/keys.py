@@ -1,4 +1,4 @@
-"""API keys and the labels they stand for: whose request it is."""
+"""API keys, and the labels that name their users."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_GUESTS = 1024
 
 
 class KeyRing:
-    """Configured keys and guest keys. Only digests are kept; comparing takes the same time whichever matches."""
+    """Configured keys and guest keys. Keeps only digests, and compares all of them, so that timing tells nothing."""
 
     def __init__(self, keys: Mapping[str, str]) -> None:
         self._digests = {label: _digest(key) for label, key in keys.items()}
@@ -21,11 +21,11 @@ class KeyRing:
 
     @property
     def required(self) -> bool:
-        """True when requests without a known key are refused."""
+        """Whether requests without a known key are refused."""
         return bool(self._digests)
 
     def label(self, key: str) -> str | None:
-        """Label of a configured or guest key, ``None`` for an unknown one."""
+        """The label of a configured key or guest key, None for an unknown one."""
         digest = _digest(key)
         found = None
         for label, known in (*self._digests.items(), *self._guests.items()):
@@ -34,7 +34,10 @@ class KeyRing:
         return found
 
     def mint(self, labels: Iterable[str]) -> dict[str, str]:
-        """New guest keys by label, valid until the engine ends; a label's former guest key ends. Raises ValueError."""
+        """Make a guest key for each label, valid until the engine ends. It replaces the former guest key of that label.
+
+        Returns the keys by label. Raises ValueError if there would be more than MAX_GUESTS labels.
+        """
         labels = list(labels)
         if len(self._guests.keys() | labels) > MAX_GUESTS:
             raise ValueError(f"at most {MAX_GUESTS} guest labels")
@@ -44,7 +47,7 @@ class KeyRing:
 
 
 def load_api_keys(settings: StartSettings) -> dict[str, str]:
-    """Label to key, from ``api_key`` and ``api_key_file``. Raises SettingsError naming the line at fault."""
+    """Keys by label, from ``api_key`` and ``api_key_file``. Raises SettingsError that names the line at fault."""
     lines = [("api_key", value) for value in settings.api_key]
     if settings.api_key_file is not None:
         try:

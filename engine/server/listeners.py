@@ -1,4 +1,4 @@
-"""The two sockets, taken before the model is loaded, so that a start that cannot work fails at once and says why."""
+"""The two listening sockets, bound before the model is loaded, so that a start that cannot work fails at once."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ from slotdeck.engine.server.security import is_loopback
 from slotdeck.engine.settings import SettingsError, StartSettings
 
 ADDRESS_TAKEN = 3
-"""Exit code: the port or the admin socket is in use, or cannot be had."""
+"""Exit code: the port or the admin socket is in use or cannot be bound."""
 MAX_SOCKET_PATH = 107
+"""Bytes in the path of a unix socket on Linux."""
 SEND_BUFFER = 256 << 10
-"""Bytes the kernel keeps for a client that does not read; left to itself it would take megabytes for each."""
+"""Bytes that the kernel keeps for a client that does not read. Its default would be megabytes for each."""
 
 
 class ListenError(RuntimeError):
-    """An address cannot be had. The message is one line for the admin; ``exit_code`` is the process's."""
+    """An address cannot be bound. The message is one line for the admin. ``exit_code`` is that of the process."""
 
     exit_code = ADDRESS_TAKEN
 
 
 class Listeners:
-    """A bound TCP socket and a bound unix socket with its lock. A context manager: leaving it frees all three.
+    """A bound TCP socket, a bound unix socket, and the lock of the latter. A context manager that frees all three.
 
-    TCP clients that come before the server runs wait; the unix socket refuses them, so that a console can tell.
-    ``url`` is the API's base URL without ``/v1``; of a bind to all addresses the one that other machines know.
+    Until the server runs, clients of the TCP socket wait, while the unix socket refuses connections: a console can tell
+    that the engine is still loading. ``url`` is the base URL of the API without ``/v1``. For a bind to all addresses it
+    has the address by which other machines reach this one.
     """
 
     def __init__(self, tcp: socket.socket, admin: socket.socket, admin_path: Path, lock: int, host: str) -> None:
@@ -54,7 +56,7 @@ class Listeners:
         self.close()
 
     def close(self) -> None:
-        """Close both sockets, remove the socket file, release the lock. The lock's file stays, empty."""
+        """Close both sockets, remove the socket file and release the lock. The lock file stays, empty."""
         self.tcp.close()
         self.admin.close()
         if self._lock >= 0:
@@ -65,10 +67,10 @@ class Listeners:
 
 
 def open_listeners(settings: StartSettings) -> Listeners:
-    """Take the API's port and the admin socket.
+    """Bind the port of the API and the admin socket.
 
-    Raises SettingsError when keys are unreadable, or are missing for a bind that other machines can reach;
-    ListenError when the port is in use or another engine of this user holds the socket.
+    Raises SettingsError if the key file cannot be read, or if other machines can reach ``host`` and no keys are set.
+    Raises ListenError if the port is in use or another engine of this user holds the socket.
     """
     keys = load_api_keys(settings)
     family, address = _resolve(settings.host, settings.port)
@@ -78,7 +80,7 @@ def open_listeners(settings: StartSettings) -> Listeners:
             "(or --api-key-file), or keep --host 127.0.0.1"
         )
     with contextlib.ExitStack() as undo:
-        # asyncio turns Nagle's algorithm off only where the protocol is named; with it, an answer waits 40 ms.
+        # asyncio turns Nagle's algorithm off only if the protocol is named. With it on, an answer waits 40 ms.
         tcp = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         undo.callback(tcp.close)
         _bind_tcp(tcp, address, settings)
@@ -91,10 +93,10 @@ def open_listeners(settings: StartSettings) -> Listeners:
 
 
 def reachable_host(host: str) -> str:
-    """``host``, or for a bind to all addresses the one that other machines know this one by, else loopback."""
+    """``host``, or for a bind to all addresses the one by which other machines reach this one, or else loopback."""
     if host not in ("", "0.0.0.0", "::"):
         return host
-    # Connecting a datagram socket sends nothing: it only chooses the route, and with it the address.
+    # Connecting a datagram socket sends nothing. It only chooses the route, and with it the local address.
     routes = [(socket.AF_INET, "192.0.2.1")] + ([(socket.AF_INET6, "2001:db8::1")] if host == "::" else [])
     for family, somewhere in routes:
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -117,7 +119,7 @@ def _bind_tcp(tcp: socket.socket, address: Any, settings: StartSettings) -> None
     tcp.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # accepted connections inherit it
     try:
         tcp.bind(address)
-        # Two sockets may be bound to one port as long as neither listens; only listening makes it ours.
+        # Two sockets may be bound to one port as long as neither listens, so only listening makes it ours.
         tcp.listen()
     except OSError as error:
         where = f"port {settings.port} on {settings.host}"
@@ -130,7 +132,7 @@ def _bind_tcp(tcp: socket.socket, address: Any, settings: StartSettings) -> None
 
 
 def _lock(path: Path) -> int:
-    """The lock beside the socket, held as long as the process lives: who has it owns the socket."""
+    """Take the lock file beside the socket. Its holder owns the socket, and keeps it until the process ends."""
     if len(os.fsencode(path)) > MAX_SOCKET_PATH:
         raise ListenError(f"{path}: the path of a socket has at most {MAX_SOCKET_PATH} bytes, choose --socket")
     lock_path = path.with_name(path.name + ".lock")
@@ -156,9 +158,9 @@ def _lock(path: Path) -> int:
 
 
 def _bind_unix(path: Path) -> socket.socket:
-    """The lock is held, so a socket file that exists is left from an engine that died."""
+    """Bind the socket at ``path``. The lock is held, so an existing socket file belongs to an engine that has died."""
     admin = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    mask = os.umask(0o177)  # the file is private from its first instant
+    mask = os.umask(0o177)  # the file must be private from the moment it exists
     try:
         if path.is_socket():
             path.unlink()

@@ -1,4 +1,4 @@
-"""``POST /v1/chat/completions`` and ``GET /v1/models``, as OpenAI's clients call them."""
+"""``POST /v1/chat/completions`` and ``GET /v1/models``, compatible with OpenAI's clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GET = ["GET", "HEAD"]
 
 
 def openai_router(context: ServerContext) -> APIRouter:
-    """The OpenAI routes over ``context``."""
+    """The routes of the OpenAI API."""
     router = APIRouter()
 
     @router.post("/v1/chat/completions")
@@ -36,7 +36,7 @@ def openai_router(context: ServerContext) -> APIRouter:
                 generation = Generation(context, call, prepared, user, arrival)
         except ClientDisconnectedError:
             watch.close()
-            return Response()  # nobody reads it
+            return Response()  # nobody will read it
         except BaseException:
             watch.close()
             raise
@@ -74,7 +74,7 @@ def openai_router(context: ServerContext) -> APIRouter:
 
 
 async def _prepare(context: ServerContext, watch: ClientWatch, body: Body) -> Prepared:
-    """Tokenise off the loop, then release ``body``. Raises ClientDisconnectedError."""
+    """Tokenise the prompt in a thread, then release ``body``. Raises ClientDisconnectedError."""
     try:
         return await watch.race(context.tokenizer_pool.run(partial(prepare, context), body.data))
     finally:

@@ -1,4 +1,4 @@
-"""From the loop's thread to asyncio: one hop per step, then one bounded buffer per client's call."""
+"""Brings outputs from the engine's thread to the asyncio loop, into one bounded buffer for each call."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from slotdeck.engine.loop.outputs import Output
 
 MAX_PENDING = 4096
-"""Outputs kept for a client that reads slowly, beyond what the socket buffers hold."""
+"""Outputs kept for each request of a client that reads slowly, beyond what the socket buffers hold."""
 
 
 class OutputStream:
-    """Outputs of the requests behind one client's call, awaited by its handler. Lives on the asyncio loop."""
+    """The outputs of one call's requests, which its handler awaits. Used on the asyncio loop only."""
 
     def __init__(self, request_ids: Sequence[str], cancel: Callable[[str], object], max_pending: int) -> None:
         self.request_ids = tuple(request_ids)
@@ -26,6 +26,7 @@ class OutputStream:
         self._timer: asyncio.TimerHandle | None = None
 
     def put(self, output: Output) -> None:
+        """Append an output, or end the stream if its buffer is full."""
         if output.request_id not in self._alive:
             return
         ends = output.finish_reason is not None or output.error is not None
@@ -38,12 +39,12 @@ class OutputStream:
         self._wake()
 
     def forget(self, *request_ids: str) -> None:
-        """The engine knows these no longer, or was told to end them: nothing more of them is wanted."""
+        """Ignore further outputs of these requests, and do not cancel them in the engine."""
         for request_id in request_ids:
             self._alive.pop(request_id, None)
 
     def end(self, error: str) -> None:
-        """Cancel in the engine what has not ended and give the handler ``error`` after what is pending already."""
+        """Cancel in the engine what has not ended. The handler gets ``error`` after the pending outputs."""
         alive = list(self._alive)
         self._alive.clear()
         for request_id in alive:
@@ -52,8 +53,10 @@ class OutputStream:
             self._cancel(request_id)
 
     async def next(self, heartbeat: float | None) -> list[Output]:
-        """All outputs pending, at least one; an empty list when none came within ``heartbeat`` seconds, which is the
-        same in each call."""
+        """Wait for outputs. Returns all that are pending, or an empty list if none came within ``heartbeat`` seconds.
+
+        Every call must pass the same ``heartbeat``.
+        """
         if not self._pending:
             loop = asyncio.get_running_loop()
             self._waiter, self._waiting_since = loop.create_future(), loop.time()
@@ -67,7 +70,7 @@ class OutputStream:
         return outputs
 
     def close(self) -> None:
-        """Nobody waits for outputs any more."""
+        """Stop the timer, since nobody waits any more."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -76,8 +79,8 @@ class OutputStream:
             self._waiter.set_result(None)
 
     def _expire(self, heartbeat: float) -> None:
-        """Ends a wait that lasts too long. One timer looks at all waits of the stream in turn: a timer for each wait,
-        of which there is one per token, would cost more than the waiting."""
+        """End a wait that lasts too long. There is one wait per token, so a timer for each would be too expensive.
+        Instead, one timer of the stream checks the current wait."""
         loop = asyncio.get_running_loop()
         left = heartbeat if self._waiter is None else self._waiting_since + heartbeat - loop.time()
         if left <= 0:
@@ -87,7 +90,10 @@ class OutputStream:
 
 
 class OutputRouter:
-    """``deliver`` is given to the engine at construction; the server attaches its loop when it starts."""
+    """Hands the outputs of the engine to the streams of their calls.
+
+    The engine is constructed with ``deliver``. The server calls ``attach`` with its asyncio loop when it starts.
+    """
 
     def __init__(self, max_pending: int = MAX_PENDING) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -98,34 +104,35 @@ class OutputRouter:
         self._loop = loop
 
     def deliver(self, outputs: list[Output]) -> None:
-        """Called in any thread, once per step. Outputs of unknown requests are dropped."""
+        """Take the outputs of one step, in any thread. Outputs of unknown requests are dropped."""
         if self._loop is None:
             return
         try:
             self._loop.call_soon_threadsafe(self._dispatch, outputs)
-        except RuntimeError:  # the loop is closed: nobody is left to read
+        except RuntimeError:  # the loop is closed, so nobody is left to read
             self._loop = None
 
     def open(self, request_ids: Sequence[str], cancel: Callable[[str], object]) -> OutputStream:
-        """Begin to collect outputs of these requests into one stream; ``cancel`` ends one in the engine."""
+        """Collect the outputs of these requests in one stream. ``cancel`` cancels one of them in the engine."""
         stream = OutputStream(request_ids, cancel, self._max_pending)
         self._streams |= dict.fromkeys(stream.request_ids, stream)
         return stream
 
     def close(self, stream: OutputStream) -> None:
-        """Stop collecting; what has not ended is cancelled in the engine."""
+        """Stop collecting, and cancel in the engine what has not ended."""
         for request_id in stream.request_ids:
             self._streams.pop(request_id, None)
         stream.end("the client went away")
         stream.close()
 
     def end_all(self, error: str) -> None:
-        """Cancel every open request and give its client ``error``."""
+        """Cancel every open request and send its client ``error``."""
         for stream in list(self._streams.values()):
             stream.end(error)
 
     @property
     def num_open(self) -> int:
+        """Number of requests whose streams are open."""
         return len(self._streams)
 
     def _dispatch(self, outputs: list[Output]) -> None:

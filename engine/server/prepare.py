@@ -1,4 +1,4 @@
-"""From the body of a chat request to its prompt in tokens. Runs in the threads of the tokenizer pool."""
+"""Turns the body of a chat request into prompt tokens. Runs in the threads of the tokenizer pool."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Prepared:
 
 
 def prepare(context: ServerContext, body: bytes | bytearray) -> Prepared:
-    """Validate and tokenise. Raises ApiError 400 or 404 for whatever the client can fix."""
+    """Validate ``body`` and tokenise its prompt. Raises ApiError 400, or 404 for another model."""
     chat = read_chat_request(read_json(body), context.model.id, context.model.vocabulary)
     depth = context.engine.queue_depth
-    if chat.n > depth + 1:  # the first computes the prompt while the others wait
+    if chat.n > depth + 1:  # one request computes the prompt while the others wait in the queue
         raise invalid("n", f"'n' is {chat.n}, but the queue of this server holds {depth}: ask for at most {depth + 1}")
     text, limit = context.text, context.engine.max_request_tokens
     if not text.has_chat_template:
         raise invalid("messages", "this model has no chat template, so it cannot chat; serve an instruct model")
-    # A prompt that cannot fit is not worth tokenising: each message takes at least one token, and so does each stretch
-    # of text as long as the longest token.
+    # Do not tokenise a prompt that cannot fit. Each message has at least one token, and no token is longer than the
+    # longest of the vocabulary.
     num_characters = sum(len(message["content"]) for message in chat.messages)
     at_least = max(text.min_num_tokens(num_characters), len(chat.messages))
     if at_least >= limit:
@@ -36,7 +36,7 @@ def prepare(context: ServerContext, body: bytes | bytearray) -> Prepared:
     try:
         token_ids = text.encode_chat(chat.messages)
     except ChatTemplateError as error:
-        logged = "its messages do not fit the chat template"  # whose own sentence may quote them
+        logged = "its messages do not fit the chat template"  # the template's own message may quote them
         raise invalid("messages", str(error), code="chat_template_error", logged=logged) from error
     if not token_ids:
         raise invalid("messages", "the conversation renders to an empty prompt")
@@ -46,7 +46,7 @@ def prepare(context: ServerContext, body: bytes | bytearray) -> Prepared:
 
 
 def prompt_too_long(count: str, limit: int) -> ApiError:
-    """400: a prompt of ``count`` tokens does not fit a context of ``limit`` tokens."""
+    """400: a prompt of ``count`` tokens does not fit into ``limit`` tokens of context."""
     return invalid(
         "messages",
         f"the prompt has {count} tokens, but the context of this server is {limit} tokens and one must be left for "

@@ -1,4 +1,4 @@
-"""The fields of a request that say how tokens are chosen, read strictly; the same for every route that generates."""
+"""Reads the fields of a request that say how tokens are chosen. They are the same for every route that generates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_BIAS_ENTRIES = 1024
 MAX_STOP_TOKENS = 64
 MAX_BIAS = 100
 REPETITION_PENALTY = (0.01, 10)
-"""Wide enough for any use; beyond, fp32 logits could overflow."""
+"""Wide enough for any use. Beyond it, fp32 logits could overflow."""
 
 _TOKEN_ID = re.compile("0|[1-9][0-9]{0,8}")
 _SEED_MASK = (1 << 63) - 1
@@ -24,10 +24,10 @@ _SEED_MASK = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class SamplingFields:
-    """What a valid body asks for."""
+    """The valid sampling fields of a request."""
 
     max_tokens: int | None
-    """``None``: as many as the context leaves."""
+    """None: as many as the context leaves."""
     min_tokens: int
     temperature: float
     top_p: float
@@ -38,19 +38,18 @@ class SamplingFields:
     frequency_penalty: float
     logit_bias: tuple[tuple[int, float], ...]
     seed: int
-    """Non-negative; drawn at random when the client gave none."""
+    """Not negative. Drawn at random if the client gave none."""
     stop_token_ids: frozenset[int]
     ignore_eos: bool
     top_logprobs: int | None
-    """``None``: no log-probabilities."""
+    """None: no log-probabilities."""
 
     def stop_tokens(self, end_token_ids: frozenset[int]) -> frozenset[int]:
-        """What ends an answer; ``end_token_ids`` are the model's own."""
+        """The tokens that end an answer. ``end_token_ids`` are those of the model."""
         return self.stop_token_ids if self.ignore_eos else self.stop_token_ids | end_token_ids
 
     def params(self, max_output_tokens: int, end_token_ids: frozenset[int], choice: int) -> SamplingParams:
-        """For answer number ``choice`` of the request, of at most ``max_output_tokens`` tokens. Each draws with its own
-        seed."""
+        """The parameters of choice number ``choice``: at most ``max_output_tokens`` tokens, and a seed of its own."""
         return SamplingParams(
             max_tokens=max_output_tokens if self.max_tokens is None else min(self.max_tokens, max_output_tokens),
             temperature=self.temperature,
@@ -69,7 +68,10 @@ class SamplingFields:
 
 
 def read_sampling(document: dict[str, Any], vocabulary: int) -> SamplingFields:
-    """Raises ApiError 400 naming the field. ``vocabulary`` is the number of the model's token ids."""
+    """Validate the sampling fields. ``vocabulary`` is the number of token ids that the model has.
+
+    Raises ApiError 400 that names the field.
+    """
     alias = "max_tokens" if document.get("max_completion_tokens") is None else "max_completion_tokens"
     max_tokens = integer(document, alias, 1, None)
     min_tokens = integer(document, "min_tokens", 0, None) or 0
@@ -81,7 +83,7 @@ def read_sampling(document: dict[str, Any], vocabulary: int) -> SamplingFields:
         min_tokens=min_tokens,
         temperature=number(document, "temperature", 0, 2, 1.0),
         top_p=number(document, "top_p", 0, 1, 1.0),
-        top_k=max(0, integer(document, "top_k", -1, (1 << 31) - 1) or 0),  # -1 is vLLM's word for all
+        top_k=max(0, integer(document, "top_k", -1, (1 << 31) - 1) or 0),  # as in vLLM, -1 means all
         min_p=number(document, "min_p", 0, 1, 0.0),
         repetition_penalty=number(document, "repetition_penalty", *REPETITION_PENALTY, 1.0),
         presence_penalty=number(document, "presence_penalty", -2, 2, 0.0),

@@ -1,6 +1,6 @@
-"""What every request passes before a route sees it. Deny by default: only ``/health`` answers without a key.
+"""The checks that every request passes before a route sees it. With keys set, only ``/health`` answers without one.
 
-Pure ASGI, outside the framework, so that unknown paths, wrong methods and errors are guarded like everything else.
+The middleware is pure ASGI and lies outside the framework, so that it also guards unknown paths and wrong methods.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ from slotdeck.engine.server.keys import KeyRing
 
 PUBLIC_PATH = "/health"
 METHODS_WITH_BODY = ("POST", "PUT", "PATCH")
-"""Of requests with another method the body is thrown away unread."""
-MAX_ECHO = 128
+"""The body of a request with another method is discarded unread."""
+MAX_REQUEST_ID = 128
+"""Characters of an ``X-Request-Id`` that is sent back."""
 MAX_HEADER_BYTES = 32 << 10
 
 
 class HostRule:
-    """Which names a client may call this server by: loopback, the bind address, and ``--allowed-host``."""
+    """The host names that this server answers to: loopback, the bind address, and those of ``--allowed-host``."""
 
     def __init__(self, bind: str, allowed: list[str]) -> None:
         self._names = {"localhost", bind.strip("[]").lower()} | {_host_name(name) for name in allowed}
 
     def allows(self, name: str, local_address: str | None) -> bool:
-        """``local_address``: the address of this machine that the connection came in on."""
+        """Whether ``name``, in lower case, is one of them. ``local_address``: where the connection arrived."""
         name = name.rstrip(".")
-        # A socket for both families writes IPv4 addresses as ::ffff:192.0.2.7.
-        called = local_address is not None and name == local_address.removeprefix("::ffff:")
-        return name in self._names or called or is_loopback(name)
+        # A socket for both address families writes IPv4 addresses as ::ffff:192.0.2.7.
+        is_own_address = local_address is not None and name == local_address.removeprefix("::ffff:")
+        return name in self._names or is_own_address or is_loopback(name)
 
 
 class GuardMiddleware:
-    """Runs the app under the common rules: body limits, JSON content only, one error shape, nothing leaks.
+    """Checks headers and reads the body before the app runs. Answers every error in the same shape.
 
-    The app finds its ``Body`` in ``scope["state"]["body"]`` and who asks in ``scope["state"]["user"]``. ``hosts`` and
-    ``keys`` are given for the public API; the unix socket is guarded by its file mode instead.
+    Puts the request's ``Body`` into ``scope["state"]["body"]`` and the user into ``scope["state"]["user"]``. The public
+    API needs ``hosts`` and ``keys``. The unix socket needs neither, since its file mode guards it.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class GuardMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = complete = False
         headers = Headers(scope=scope)
-        echo = _echo(headers.get("x-request-id"))
+        request_id = _request_id(headers.get("x-request-id"))
         state = scope.setdefault("state", {})
         body: Body | None = None
 
@@ -64,8 +65,8 @@ class GuardMiddleware:
                 started = True
                 out = MutableHeaders(scope=message)
                 out["x-content-type-options"] = "nosniff"
-                if echo:
-                    out["x-request-id"] = echo
+                if request_id:
+                    out["x-request-id"] = request_id
                 if state.get(HEALTH_ONLY):
                     out["connection"] = "close"
             else:
@@ -82,7 +83,7 @@ class GuardMiddleware:
             return
         except ApiError as error:
             await error.response()(scope, receive, reply)
-        except Exception as error:  # the framework has logged and answered what the routes raised, and raises on
+        except Exception as error:  # the framework raises on what it has already logged and answered
             if not started:
                 await log_unexpected(error).response()(scope, receive, reply)
             elif not complete:
@@ -92,7 +93,7 @@ class GuardMiddleware:
                 body.release()
 
     def _check(self, scope: Scope, headers: Headers) -> str:
-        """Check all that the headers say, before anything of the body is read. Gives the user. Raises ApiError."""
+        """Check the headers before anything of the body is read. Returns the user. Raises ApiError."""
         public = scope["path"] == PUBLIC_PATH and scope["method"] in ("GET", "HEAD")
         if scope["state"].get(HEALTH_ONLY) and not public:
             raise unavailable("too many connections are open, try again later", "too_many_connections", 5)
@@ -104,7 +105,7 @@ class GuardMiddleware:
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise ApiError(415, "compressed bodies are not accepted: send plain JSON", code="unsupported_encoding")
         content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-        # A page can send other types across origins without asking the browser first.
+        # A web page can send other content types to another origin without a preflight request.
         from_page = "origin" in headers and scope["method"] not in ("GET", "HEAD", "OPTIONS")
         if from_page and content_type != "application/json":
             raise ApiError(415, "send the body as application/json", code="unsupported_content_type")
@@ -129,7 +130,7 @@ class GuardMiddleware:
                 )  # fmt: skip
 
     def _user(self, scope: Scope, headers: Headers, public: bool) -> str:
-        """Label of the key, else the client's address. Raises ApiError 401, unless the page is ``public``."""
+        """The label of the key, or without a key the client's address. Raises ApiError 401 unless ``public``."""
         address = (scope.get("client") or ("local",))[0]
         if self._keys is None:
             return str(address)
@@ -163,6 +164,6 @@ def _host_name(value: str) -> str:
     return value if value.count(":") > 1 else value.partition(":")[0]
 
 
-def _echo(value: str | None) -> str | None:
-    """A client's own request id, given back when it is short and printable; it never identifies anything here."""
-    return value if value and len(value) <= MAX_ECHO and value.isascii() and value.isprintable() else None
+def _request_id(value: str | None) -> str | None:
+    """The client's own request id if it is short and printable. It is only sent back, and identifies nothing here."""
+    return value if value and len(value) <= MAX_REQUEST_ID and value.isascii() and value.isprintable() else None

@@ -1,4 +1,4 @@
-"""Runs both applications in one asyncio loop, until a signal or the admin ends it; then drains."""
+"""Runs both applications on one asyncio loop until a signal or the admin stops them, then drains."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from slotdeck.engine.text.tokenizer import TextModel
 log = logging.getLogger("slotdeck.server")
 
 CLOSING_SECONDS = 2
-"""Time for answers that are complete to reach slow clients once everything else has ended."""
+"""After everything else has ended, the time for complete answers to reach slow clients."""
 POLL_SECONDS = 0.05
 
 
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are handled once for both servers, in ``serve``."""
+        """Do nothing: ``serve`` handles signals for both servers."""
         yield
 
 
@@ -56,13 +56,13 @@ async def serve(
     recorder: Recorder | None = None,
     http_limits: HttpLimits | None = None,
 ) -> int:
-    """Serve until SIGTERM, SIGINT or ``POST /admin/shutdown``; gives the exit code of the process, 0.
+    """Serve until SIGTERM, SIGINT or ``POST /admin/shutdown``. Returns the exit code of the process, 0.
 
-    ``engine`` is started, delivers to ``output_router``, and is stopped by the caller afterwards, as are ``listeners``
-    closed. ``on_ready`` is called with the API's URL once both sockets answer. The first signal drains (new and
-    waiting requests are refused, running ones finish within ``drain_timeout``), the second one does not wait.
-    Signals are handled only in the main thread. ``recorder`` runs until the last request has ended. ``http_limits``
-    default to those of this machine and of ``settings``.
+    ``engine`` must be running and deliver to ``output_router``. The caller stops it afterwards and closes
+    ``listeners``. ``on_ready`` is called with the URL of the API once both sockets answer. The first signal drains: new
+    and waiting requests are refused, and running ones may finish within ``drain_timeout``. The second signal does not
+    wait for them. Signals are handled only if this runs in the main thread. ``recorder`` runs until the last request
+    has ended. ``http_limits`` default to what ``settings`` and this process allow.
     """
     context = ServerContext(
         engine=EngineClient(engine, output_router),
@@ -84,7 +84,7 @@ async def serve(
     following = asyncio.create_task(context.recent_frames.follow(engine, context.stopping))
     recording = None if recorder is None else asyncio.create_task(recorder.run(context.stopping))
     try:
-        with _signals(context):
+        with _handle_signals(context):
             while not all(server.started for server in servers):
                 if failed := [task for task in tasks if task.done()]:
                     failed[0].result()
@@ -92,7 +92,7 @@ async def serve(
                 await asyncio.sleep(0.01)
             log.info("serving %s on %s, admin socket %s", model.id, listeners.url, listeners.admin_path)
             on_ready(listeners.url)
-            await context.stop_asked.wait()
+            await context.stop_requested.wait()
             await _drain(context)
             context.stopping.set()
             for server in servers:
@@ -109,22 +109,22 @@ async def serve(
 
 
 async def _drain(context: ServerContext) -> None:
-    """Refuse newcomers, let running requests finish, cut what is left after the timeout or a second signal."""
+    """Refuse new requests, let running ones finish, and cancel those left after the timeout or a second signal."""
     engine = context.engine
     log.info("draining: %d requests in flight", engine.num_in_flight)
     engine.drain()
     deadline = asyncio.get_running_loop().time() + context.settings.drain_timeout
-    while _runs(engine) and not context.force.is_set() and asyncio.get_running_loop().time() < deadline:
+    while _is_serving(engine) and not context.force.is_set() and asyncio.get_running_loop().time() < deadline:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(POLL_SECONDS):
                 await context.force.wait()
     if engine.num_in_flight:
-        log.warning("cutting %d requests that still run", engine.num_in_flight)
+        log.warning("cancelling %d requests that still run", engine.num_in_flight)
     engine.end_all("the server was stopped before the answer was complete")
 
 
-def _runs(engine: EngineClient) -> bool:
-    """Whether anybody is served still; a faulty engine ends nobody's request any more."""
+def _is_serving(engine: EngineClient) -> bool:
+    """Whether requests can still finish. A faulty engine finishes none."""
     return bool(engine.num_in_flight) and engine.health()[0] != "fault"
 
 
@@ -135,7 +135,7 @@ def _server(app: ASGIApp, connections: Connections) -> _Server:
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level="warning",  # two servers, of which each would tell its start and end
+        log_level="warning",  # each of the two servers would log its start and its end
         access_log=False,
         proxy_headers=False,
         server_header=False,
@@ -151,14 +151,14 @@ async def _run(server: _Server, listener: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def _signals(context: ServerContext) -> Iterator[None]:
+def _handle_signals(context: ServerContext) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     loop = asyncio.get_running_loop()
     handled = (signal.SIGTERM, signal.SIGINT)
     for number in handled:
-        loop.add_signal_handler(number, context.ask_stop)
+        loop.add_signal_handler(number, context.request_stop)
     try:
         yield
     finally:

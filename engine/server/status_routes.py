@@ -1,4 +1,4 @@
-"""``/health``, ``/metrics`` and ``/slots``: what supervisors, Prometheus and scripts read. Never any text."""
+"""``/health``, ``/metrics`` and ``/slots``, for supervisors, Prometheus and scripts. They show no text of requests."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from slotdeck.engine.server.context import ServerContext
 from slotdeck.engine.server.openai_routes import GET
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-# Whose request it is and its id stay with the admin: any client of the API can read this page.
+# Any client of the API can read this page, so it does not say whose request it is.
 _PRIVATE = {"user", "request_id", "gaps"}
 
 
 def status_router(context: ServerContext) -> APIRouter:
-    """The status routes over ``context``."""
+    """The routes that show the state of the engine."""
     router = APIRouter()
 
     @router.api_route("/health", methods=GET)

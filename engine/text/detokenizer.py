@@ -1,7 +1,7 @@
-"""Token ids of one answer to text, as they come.
+"""Turns the token ids of one answer into text as they come.
 
-A character whose bytes are spread over several tokens is held back until it is complete, so that a stream never
-shows half of one, and the joined stream is the text of all tokens.
+The bytes of one character may be spread over several tokens. Such a character is held back until it is complete, so
+that a stream never shows a part of one. All pieces joined are the text of all tokens.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from slotdeck.engine.text.tokenizer import TextModel
 
 _REPLACEMENT = "\ufffd"
 _MAX_UNCERTAIN = 3
-"""A character has at most 4 bytes, so at most 3 can wait for the next; each decodes to U+FFFD meanwhile."""
+"""A character has at most 4 bytes, so at most 3 can be waiting for the next. Each of them decodes to U+FFFD."""
 
 
 class Detokenizer:
-    """Incremental detokeniser of one answer; special tokens are skipped."""
+    """The incremental detokenizer of one answer. It skips special tokens."""
 
     def __init__(self, text: TextModel) -> None:
         self._text = text
-        # The tokens since text last ended in a whole character, after those before it: some decoders treat a
-        # token by its neighbour (spaces between words).
+        # The tokens since the text last ended in a whole character, preceded by ``_num_context`` earlier ones. Some
+        # decoders need the token before, for the space between two words.
         self._ids: list[int] = []
         self._num_context = 0
-        self._shown = 0  # characters of the text of ``_ids`` that were given out
+        self._shown = 0  # how many characters of the text of ``_ids`` were returned
 
     def push(self, token_id: int) -> str:
-        """Text that became certain with this token, possibly empty."""
+        """Take the next token. Returns the text that it completes, possibly none."""
         self._ids.append(token_id)
         text = self._text.decode(self._ids)
         uncertain = min(len(text) - len(text.rstrip(_REPLACEMENT)), _MAX_UNCERTAIN)
@@ -38,7 +38,7 @@ class Detokenizer:
         return new
 
     def flush(self) -> str:
-        """What is still held, at the end: an incomplete character becomes U+FFFD."""
+        """The rest of the text, at the end of the answer. An incomplete character becomes U+FFFD."""
         new = self._text.decode(self._ids)[self._shown :]
         self._shown += len(new)
         return new

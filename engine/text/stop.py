@@ -1,6 +1,6 @@
-"""Stop strings over a stream of text.
+"""Finds stop strings in a stream of text.
 
-Only a suffix that could still become a stop string is held back; the text ends exactly before the first match.
+The text ends exactly before the first match. Only a suffix that could still become a stop string is held back.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from collections.abc import Sequence
 
 
 class StopMatcher:
-    """Feed text as it comes; with no stop strings it passes everything on."""
+    """Cuts a stream of text before the first stop string. Without stop strings it passes everything on."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [stop for stop in stops if stop]
         self._held = ""
         self.matched = False
-        """True once a stop string was seen; from then on nothing comes out."""
+        """True once a stop string was found. From then on no text comes out."""
 
     def push(self, text: str) -> str:
-        """Text that may be shown.
+        """Take the next text. Returns the text that can be shown now.
 
-        Of several stop strings the one that is complete first ends the text, so that the result does not depend
-        on how the text was cut into tokens.
+        If several stop strings match, the one that is complete first ends the text. So the result does not depend on
+        how the text was split into tokens.
         """
         if self.matched:
             return ""
@@ -38,13 +38,13 @@ class StopMatcher:
         return text[: len(text) - keep]
 
     def flush(self) -> str:
-        """What was held back, at the end of an answer that no stop string ended."""
+        """The text that was held back, at the end of an answer that no stop string ended."""
         held, self._held = self._held, ""
         return held
 
     @staticmethod
     def _overlap(text: str, stop: str) -> int:
-        """Length of the longest suffix of ``text`` that begins ``stop``."""
+        """Length of the longest suffix of ``text`` that is a proper prefix of ``stop``."""
         for length in range(min(len(text), len(stop) - 1), 0, -1):
             if text.endswith(stop[:length]):
                 return length

@@ -1,7 +1,7 @@
-"""The operator's chat template, rendered in a sandbox.
+"""Renders the chat template of a model in a sandbox.
 
-A template comes only from the model's folder, never from a request. It is rendered the way Hugging Face models
-expect (same environment options, globals and special token names), without importing transformers.
+A template comes from the folder of the model, never from a request. It is rendered as Hugging Face models expect, with
+the same options, globals and names of special tokens, but without importing transformers.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Message = dict[str, str]
 
 
 class ChatTemplateError(ValueError):
-    """The template refused the conversation; the message is the template's own sentence."""
+    """The template refused the conversation, or does not compile. The message may be the template's own."""
 
 
 class _Generation(Extension):
-    """``{% generation %}`` marks assistant text for training; for serving it is only its body."""
+    """Renders ``{% generation %}``, which marks assistant text for training, as its body alone."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
 
@@ -43,17 +43,19 @@ def _tojson(value: Any, indent: int | None = None) -> str:
 
 
 def compile_template(source: str, special_tokens: Mapping[str, str]) -> Callable[[Sequence[Message]], str]:
-    """Compile ``source``; the result renders messages and asks for an assistant turn.
+    """Compile ``source``. The result renders messages into a prompt for the assistant's turn.
 
-    ``special_tokens`` are names the template may use (``bos_token``, ``eos_token``, …). Compiling raises
-    ChatTemplateError for bad syntax, rendering raises it for whatever the template refuses.
+    ``special_tokens`` are the names that the template may use (``bos_token``, ``eos_token``, …). Raises
+    ChatTemplateError for bad syntax. The result raises it for messages that the template refuses.
     """
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)  # local time, as written
+    environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(
+        pattern
+    )  # local time, as templates expect
     try:
         template = environment.from_string(source)
     except TemplateError as error:

@@ -1,7 +1,7 @@
-"""The bytes that one token stands for, read from how its tokenizer writes its vocabulary.
+"""The bytes of one token, read from its entry in the vocabulary.
 
-A token need not be whole characters, so its text alone cannot tell: clients that rebuild an answer from its tokens
-join their bytes.
+A token may be a part of a character, which has no text of its own. Clients that rebuild an answer from its tokens
+therefore join their bytes.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ _SPACE_MARK = "▁"
 
 
 def _byte_letters() -> dict[str, int]:
-    """The letters that byte-level vocabularies write bytes with: printable bytes as themselves, the others, in order,
-    as the characters from U+0100 on."""
+    """The letter for each byte in byte-level vocabularies (those of GPT-2), as a table from letter to byte.
+
+    A printable byte is written as itself. The others, in order, are the characters from U+0100 on.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
 
 
 def bytes_reader(decoder: dict[str, Any] | None) -> Callable[[str], bytes]:
-    """From an entry of the vocabulary to its bytes. ``decoder`` is that of ``tokenizer.json``."""
+    """A function from an entry of the vocabulary to its bytes. ``decoder`` is that of ``tokenizer.json``."""
     parts = (decoder or {}).get("decoders") or [decoder or {}]
     kinds = {part.get("type") for part in parts}
     if "ByteLevel" in kinds:

@@ -1,7 +1,7 @@
-"""A model's tokenizer folder as the server uses it: chat messages to token ids, token ids to text.
+"""The tokenizer and chat template of a model: chat messages to token ids, and token ids to text.
 
-Read with ``tokenizers`` and ``jinja2`` alone, since importing transformers costs seconds of every start.
-Text inside messages never becomes a control token, whatever is typed.
+Only ``tokenizers`` and ``jinja2`` are used, since importing transformers would add seconds to every start. Text inside
+a message never becomes a special token, whatever a user types.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from tokenizers import Tokenizer
 from slotdeck.engine.text.template import ChatTemplateError, Message, compile_template
 from slotdeck.engine.text.token_bytes import bytes_reader
 
-# Prompts are tokenised in threads of the server's own; a second pool inside would only take cores from the engine.
+# The server tokenises in its own threads. A second pool inside tokenizers would only take cores from the engine.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class TokenizerError(ValueError):
-    """The tokenizer folder is unusable; the message says what is missing."""
+    """The tokenizer folder cannot be used. The message says why."""
 
 
 class TextModel:
     """The tokenizer and chat template in ``folder``. Every method may be called from any thread.
 
-    Raises TokenizerError when ``tokenizer.json`` is missing or unreadable, ChatTemplateError when the template
-    does not compile. Nothing is fetched and no code from the folder runs, but the template in its sandbox.
+    Raises TokenizerError if ``tokenizer.json`` is missing or unreadable, ChatTemplateError if the template does not
+    compile. Nothing is downloaded. No code from the folder runs except the template, which runs in its sandbox.
     """
 
     def __init__(self, folder: Path) -> None:
         path = Path(folder) / "tokenizer.json"
         try:
             document = json.loads(path.read_text("utf-8"))
-            # Special tokens are matched in the raw text, so that finding their strings in a message is exact.
+            # Match special tokens in the text before it is normalised, exactly as ``_special_pattern`` finds them.
             for added in document.get("added_tokens") or []:
                 if added.get("special"):
                     added["normalized"] = False
@@ -60,7 +60,7 @@ class TextModel:
         self._special_ids = frozenset(self._special.values())
         strings = sorted(self._special, key=len, reverse=True)
         self._special_pattern = re.compile("|".join(map(re.escape, strings))) if strings else None
-        self._edges = {text[:n] for text in strings for n in range(1, len(text))}
+        self._special_prefixes = {text[:n] for text in strings for n in range(1, len(text))}
         self._longest_token = max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)), default=1)
 
         config = _read_json(Path(folder) / "tokenizer_config.json")
@@ -69,7 +69,7 @@ class TextModel:
         self.end_token_ids = frozenset(
             index for name in ("eos_token",) if (index := self._token_id(tokens.get(name))) is not None
         )
-        """Ids that the tokenizer's configuration calls the end of a text."""
+        """Tokens that end a text, by the configuration of the tokenizer."""
         template = _read_template(Path(folder), config)
         self._render = compile_template(template, tokens) if template else None
 
@@ -78,20 +78,20 @@ class TextModel:
         return self._render is not None
 
     def min_num_tokens(self, num_characters: int) -> int:
-        """A lower bound of the tokens that so much text makes, without tokenising it."""
+        """A lower bound for the number of tokens in a text of ``num_characters``, without tokenising it."""
         return num_characters // self._longest_token
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of the rendered conversation, ready for the assistant's turn.
 
-        Strings of special tokens inside ``content`` encode as ordinary text; everything else tokenises exactly as
-        the plain rendered text. Releases the interpreter lock while it tokenises. Raises ChatTemplateError.
+        If ``content`` contains the text of a special token, that is encoded as ordinary text. Everything else is
+        tokenised exactly as in the rendered text. Releases the GIL while tokenising. Raises ChatTemplateError.
         """
         if self._render is None:
             raise ChatTemplateError("this model has no chat template")
         if self._special_pattern is None:
             return self._encode(self._tokenizer, self._render(messages))
-        # The marker stands for text of the user's; its nonce keeps anyone from typing one.
+        # A marker replaces such text of the user. Its nonce cannot be guessed, so nobody can type a marker.
         nonce = secrets.token_hex(16)
         literals: list[str] = []
 
@@ -99,11 +99,13 @@ class TextModel:
             literals.append(text)
             return f"[{nonce}:{len(literals) - 1}]"
 
-        guarded = [message | {"content": self._guard(message["content"], protect)} for message in messages]
-        rendered = self._render(guarded)
-        if self._grows_special(guarded, rendered, nonce):
-            guarded = [message | {"content": protect("") + message["content"] + protect("")} for message in guarded]
-            rendered = self._render(guarded)
+        protected = [
+            message | {"content": self._protect_special_tokens(message["content"], protect)} for message in messages
+        ]
+        rendered = self._render(protected)
+        if self._forms_special_token(protected, rendered, nonce):
+            protected = [message | {"content": protect("") + message["content"] + protect("")} for message in protected]
+            rendered = self._render(protected)
         if not literals:
             return self._encode(self._tokenizer, rendered)
         ids: list[int] = []
@@ -115,44 +117,44 @@ class TextModel:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ``ids`` without special tokens; an incomplete character becomes U+FFFD."""
+        """Text of ``ids`` without special tokens. An incomplete character becomes U+FFFD."""
         return str(self._tokenizer.decode(ids, skip_special_tokens=True))
 
     def token_bytes(self, index: int) -> bytes:
-        """The bytes that a token stands for, which need not be whole characters; none for an id that is no token."""
+        """The bytes of a token, which may be a part of a character. Empty for an id without a token."""
         if index in self._added:
             return self._added[index].encode()
         token = self._tokenizer.id_to_token(index)
         return b"" if token is None else self._bytes_of(token)
 
-    def _guard(self, content: str, protect: Any) -> str:
+    def _protect_special_tokens(self, content: str, protect: Any) -> str:
         assert self._special_pattern is not None
         return self._special_pattern.sub(lambda match: protect(match.group()), content)
 
-    def _grows_special(self, guarded: Sequence[Message], rendered: str, nonce: str) -> bool:
-        """True when a special token arises where two contents meet, each carrying a part of it."""
+    def _forms_special_token(self, protected: Sequence[Message], rendered: str, nonce: str) -> bool:
+        """Whether a special token forms where two contents meet, of which each holds a part."""
         assert self._special_pattern is not None
-        tails = (message["content"].rstrip() for message in guarded)
-        if not any(tail[-n:] in self._edges for tail in tails for n in range(1, min(len(tail), 64) + 1)):
+        tails = (message["content"].rstrip() for message in protected)
+        if not any(tail[-n:] in self._special_prefixes for tail in tails for n in range(1, min(len(tail), 64) + 1)):
             return False
         edge = f"[{nonce}:edge]"
-        apart = self._render_apart(guarded, edge)
+        apart = self._render_apart(protected, edge)
         return len(self._special_pattern.findall(rendered)) != len(self._special_pattern.findall(apart))
 
-    def _render_apart(self, guarded: Sequence[Message], edge: str) -> str:
+    def _render_apart(self, protected: Sequence[Message], edge: str) -> str:
         assert self._render is not None
-        return self._render([message | {"content": edge + message["content"] + edge} for message in guarded])
+        return self._render([message | {"content": edge + message["content"] + edge} for message in protected])
 
     def _encode_literal(self, text: str) -> list[int]:
         ids = self._encode(self._literal, text)
         if not self._special_ids.isdisjoint(ids):
-            # The string is also an ordinary entry of the vocabulary; its characters are not.
+            # The text is also an ordinary entry of the vocabulary. Its single characters are not.
             ids = [index for character in text for index in self._encode(self._literal, character)]
         return [index for index in ids if index not in self._special_ids]
 
     @staticmethod
     def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
-        # encode() keeps the interpreter lock and would freeze every stream; the batch call releases it.
+        # encode() would hold the GIL and stop every stream. The batch call releases it.
         return list(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids) if text else []
 
     def _token_id(self, text: str | None) -> int | None:
@@ -171,13 +173,13 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _token_text(value: Any) -> str | None:
-    """A token in ``tokenizer_config.json`` is a string or an object with ``content``."""
+    """The text of a token in ``tokenizer_config.json``, which is a string or an object with ``content``."""
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else None
 
 
 def _read_template(folder: Path, config: dict[str, Any]) -> str | None:
-    """``chat_template.jinja``, else ``chat_template`` of the configuration (its ``default`` when it names several)."""
+    """``chat_template.jinja``, or else ``chat_template`` of the configuration: if it names several, the ``default``."""
     try:
         return (folder / "chat_template.jinja").read_text("utf-8")
     except FileNotFoundError:

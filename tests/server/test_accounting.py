@@ -112,11 +112,14 @@ def test_what_the_engine_refuses_is_answered_counted_and_let_go(
         raise error
 
     monkeypatch.setattr(own.engine, "submit", refuse)
+    cancelled: list[str] = []
+    monkeypatch.setattr(own.engine, "cancel", cancelled.append)
     refused = own.chat(n=2)
     assert (refused.status_code, refused.json()["error"]["code"]) == answer
     own.idle()
     assert counted(own.engine.telemetry) == {"received": 2} | end
     assert own.output_router.num_open == 0
+    assert cancelled == [], "the engine never had them"
 
 
 @pytest.mark.parametrize(("wait", "least", "most"), [(1e6, 30, 32), (None, 1, 3), (0.0, 1, 3), (7.4, 7, 9)])
@@ -140,16 +143,18 @@ def test_retry_after_follows_the_wait_and_is_bounded(
 def test_a_context_lowered_while_a_prompt_is_tokenised_refuses_it(
     own: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """To its very length, so that no token is left for the answer."""
     encode = own.text.encode_chat
 
     def lowered_meanwhile(messages: Any) -> list[int]:
         ids = encode(messages)
-        own.engine.change({"context": 64}, revision=None, source="test")
+        own.engine.change({"context": len(ids)}, revision=None, source="test")
         return ids
 
     monkeypatch.setattr(own.text, "encode_chat", lowered_meanwhile)
     answer = own.chat("alpha beta gamma " * 25, n=2)
     assert answer.json()["error"]["code"] == "context_length_exceeded"
-    assert "of this server is 64 tokens" in answer.json()["error"]["message"]
+    length = own.frame().limits.context
+    assert f"has {length} tokens, but the context of this server is {length}" in answer.json()["error"]["message"]
     own.idle()
     assert counted(own.engine.telemetry) == {"received": 1, "invalid": 1, "too_long": 1}

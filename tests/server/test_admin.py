@@ -121,7 +121,7 @@ def test_what_is_logged_about_a_refusal_never_quotes_the_client(unrefused: Runni
         events: list[str] = []
         while not events:
             events += [event.text for event in Frame.model_validate_json(next(lines)).events]
-    assert "'messages[0].content[0]' is no text" in events[0]
+    assert "'messages[0].content[0]' is not text" in events[0]
     assert "secret" not in events[0]
 
 
