@@ -1,4 +1,4 @@
-"""The console: keeps the store fed, draws the page that is shown, and sends what the admin decides.
+"""The console as a Textual app: it starts, draws, hands keys over and ends.
 
 It only watches and commands. Whatever happens to it, the engine and the streams it serves go on.
 """
@@ -10,17 +10,17 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from textual.app import App, SystemCommand
+from textual.driver import Driver
 from textual.screen import Screen
 
-from slotdeck.console.drawing.cells import clean, plain
-from slotdeck.console.pages.page_registry import LIVE, make_page
+from slotdeck.console.drawing.cells import plain
 from slotdeck.console.screens.page_screen import PageScreen
-from slotdeck.console.session.services import Parts
 from slotdeck.console.terminal.configuration import ConsoleConfiguration
 from slotdeck.console.terminal.driver import ConsoleDriver
 from slotdeck.console.terminal.environment import ascii_wanted, can_resume, console_log, own_screen
@@ -28,27 +28,28 @@ from slotdeck.console.terminal.startup import NonBlockingExecutor, collect_again
 from slotdeck.console.terminal.themes import DEFAULT_ANSI, ConsoleTheme, load_themes
 from slotdeck.engine.paths import state_folder
 
-if TYPE_CHECKING:
-    # Imported when they are first needed, which is after the first paint: frames and settings take their time.
-    from slotdeck.console.pages.page import Chrome, Page
+if TYPE_CHECKING:  # imported after the first paint, because frames and settings take their time
+    from slotdeck.console.keys.actions import Command
+    from slotdeck.console.pages.page import Page
     from slotdeck.console.processes.simulated_users import LoadControl
-    from slotdeck.console.session.prompts import Prompt
+    from slotdeck.console.services import Services
     from slotdeck.console.sources.base import FrameSource
     from slotdeck.console.state.store import View
 
 TICK = 0.25
 """Seconds between two looks at the store."""
 BLURRED_TICKS = 4
-"""Only every so many ticks draw while the terminal says that nobody looks."""
+"""While the terminal reports that it has no focus, only every fourth tick draws."""
 RATES = (4.0, 2.0, 1.0, 0.5)
-"""Drawings a second that the key for the refresh rate goes through."""
+"""Drawings per second that the key for the refresh rate goes through."""
 
 
-class ConsoleApp(Parts, App[int], inherit_bindings=False):
-    """The whole console. ``source`` gives frames; ``hosted`` says that this console started the engine.
+class ConsoleApp(App[int], inherit_bindings=False):
+    """The whole console. The app's result is the exit code.
 
-    ``on_toggle_load`` runs simulated users; ``clock`` is monotonic seconds; ``on_begun`` is called once everything
-    is imported and drawn. The app's result is the exit code.
+    ``source`` gives frames; ``hosted`` says that this console started the engine, whose admin socket is ``socket``.
+    ``notices`` are shown at the start, ``load`` runs simulated users, ``clock`` is monotonic seconds, and ``on_begun``
+    is called once everything is imported and drawn. ``driver`` is how Textual talks to the terminal.
     """
 
     CSS_PATH = "app.tcss"
@@ -63,28 +64,28 @@ class ConsoleApp(Parts, App[int], inherit_bindings=False):
         hosted: bool = False,
         socket: Path | None = None,
         notices: Iterable[str] = (),
-        on_toggle_load: LoadControl | None = None,
+        load: LoadControl | None = None,
         ascii_only: bool = False,
         configuration: ConsoleConfiguration | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_begun: Callable[[], None] = lambda: None,
+        driver: type[Driver] = ConsoleDriver,
     ) -> None:
         no_color = "NO_COLOR" in os.environ
-        super().__init__(driver_class=ConsoleDriver, ansi_color=True if no_color else None)
+        super().__init__(driver_class=driver, ansi_color=True if no_color else None)
         configuration = configuration or ConsoleConfiguration()
-        self.source = source
-        self.hosted = hosted
-        self.configuration = configuration
-        self.prompt: Prompt | None = None
-        """Gets every key while it is open."""
         self.ascii_only = ascii_only
-        self.clock = clock
-        self._load = on_toggle_load
+        self._source = source
+        self._hosted = hosted
         self._socket = socket
+        self._load = load
+        self._clock = clock
+        self._configuration = configuration
         self._on_begun = on_begun
         self._begun = False
         """The first paint is done."""
-        self._paused: tuple[View, float] | None = None
+        self._drawn: tuple[Page, View] | None = None
+        """What was drawn last."""
         self._rate = configuration.rate
         self._ticks = 0
         self._themes, theme_problems = load_themes()
@@ -96,10 +97,28 @@ class ConsoleApp(Parts, App[int], inherit_bindings=False):
         wanted = DEFAULT_ANSI if no_color else configuration.theme
         self.theme = wanted if wanted in self._themes else next(iter(self._themes))
         self._chosen_theme = bool(configuration.theme)
-        self.base = PageScreen(self.colours, ascii_only=ascii_only)
-        self._pages: dict[str, Page] = {}
-        self._trail = [LIVE]
-        """Names of the pages opened one from the other; the last one is shown."""
+        self.base = PageScreen(self.colours, self.press, ascii_only=ascii_only)
+
+    @cached_property
+    def services(self) -> Services:
+        """Everything that is not Textual. Made when first needed, which is after the first paint."""
+        from slotdeck.console.keys.actions import Command
+        from slotdeck.console.services import Services
+
+        services = Services(
+            self._source, self, clock=self._clock, keys=self._configuration.keys, hosted=self._hosted,
+            socket=self._socket, load=self._load, ask_how_to_leave=self._ask_how_to_leave,
+        )  # fmt: skip
+        services.handlers |= {
+            Command.COPY: self._copy,
+            Command.REFRESH_RATE: self._next_rate,
+            Command.HELP: self._show_help,
+            Command.PALETTE: self.action_command_palette,
+            Command.NEXT_THEME: self._next_theme,
+            Command.SCREENSHOT: self._save_screenshot,
+            Command.SUSPEND: self._suspend,
+        }
+        return services
 
     # ------------------------------------------------------------------ start, tick, end
 
@@ -108,16 +127,8 @@ class ConsoleApp(Parts, App[int], inherit_bindings=False):
         """The theme in force."""
         return self._themes[self.theme]
 
-    @property
-    def page(self) -> Page:
-        """The page that is shown."""
-        name = self._trail[-1]
-        if name not in self._pages:
-            self._pages[name] = make_page(name, self)
-        return self._pages[name]
-
     def get_default_screen(self) -> Screen[None]:
-        """Pages are the bottom of everything."""
+        """The page lies below all other screens."""
         return self.base
 
     def on_mount(self) -> None:
@@ -125,52 +136,35 @@ class ConsoleApp(Parts, App[int], inherit_bindings=False):
         if self.ascii_only:
             self.add_class("-ascii")
         if self.console.color_system in (None, "standard") and not self.is_headless and not self._chosen_theme:
-            self._use_theme(DEFAULT_ANSI)
+            self.use_theme(DEFAULT_ANSI)
         if not self.is_headless:
             loop = asyncio.get_running_loop()
             loop.set_default_executor(NonBlockingExecutor())
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self.exit, 0)
-        self.app_resume_signal.subscribe(self, self._resumed)
+        self.app_resume_signal.subscribe(self, self._on_resume)
         # The first paint comes before anything that takes time.
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
-        from slotdeck.console.processes.simulated_users import SimulatedUsers
-
-        for text in (*self._notices, *self.keymap.problems):
+        for text in (*self._notices, *self.services.keymap.problems):
             self.notify(text, markup=False, timeout=10)
-        if self._load is None and self._socket is not None:
-            self._load = SimulatedUsers(self._socket)
         self._begun = True
         self.draw()
         self.set_interval(TICK, self._tick)
-        self.run_worker(self._read(), group="source", exit_on_error=False)
+        following = self.services.session.follow(lambda: self.call_later(self.draw), self._on_lost)
+        self.run_in_background(following, "source")
         self._on_begun()
 
-    def _resumed(self, _app: App[object]) -> None:
-        """Back from ctrl+z: the terminal kept nothing of the screen, and its size is the only thing it tells."""
+    def _on_resume(self, _app: App[object]) -> None:
+        """After ctrl+z the terminal may have forgotten the screen, and its size may have changed."""
         self.refresh(layout=True)
 
-    async def _read(self) -> None:
-        """Feed the store. Touches no widget: the tick draws."""
-        from slotdeck.console.sources.base import Disconnected
-        from slotdeck.engine.telemetry.frame import Frame
-
-        try:
-            async for update in self.source.updates():
-                first = self.store.version == 0
-                self.store.apply(update)
-                if first:
-                    self.call_later(self.draw)
-                if isinstance(update, Frame):
-                    self.knobs.see(update)
-                elif isinstance(update, Disconnected) and self.leaving.stopping:
-                    self.exit(0)
-                    return
-        except Exception as error:
-            self.log.error(error)
-            self.store.apply(Disconnected(f"the console lost its source ({type(error).__name__}: {error})", final=True))
+    def _on_lost(self) -> bool:
+        """The source lost its engine. If the engine was told to stop, the console ends."""
+        if self.services.leaving.stopping:
+            self.exit(0)
+        return self.services.leaving.stopping
 
     def _tick(self) -> None:
         self._ticks += 1
@@ -179,218 +173,119 @@ class ConsoleApp(Parts, App[int], inherit_bindings=False):
             every = max(every, BLURRED_TICKS)
         if self._ticks % every:
             return
-        if self._load is not None and (ended := self._load.ended_with()) is not None:
-            self.say(ended, failed=True)
+        self.services.load.check()
         self.draw()
+
+    def on_resize(self) -> None:
+        """Lay the page out anew."""
+        self.draw()
+
+    async def on_unmount(self) -> None:
+        """Simulated users stop when the console ends."""
+        if self._begun:
+            await self.services.load.stop()
+
+    # ------------------------------------------------------------------ what the session asks of its host
+
+    @property
+    def terminal_size(self) -> tuple[int, int]:
+        """Width and height of the terminal in cells."""
+        return self.size.width, self.size.height
+
+    def run_in_background(self, work: Coroutine[Any, Any, None], group: str, *, exclusive: bool = False) -> None:
+        """Run ``work`` beside everything else. With ``exclusive`` it replaces earlier work of the same group."""
+        self.run_worker(work, group=group, exclusive=exclusive, exit_on_error=False)
+
+    def end(self, code: int) -> None:
+        """End the console with an exit code."""
+        self.exit(code)
 
     def draw(self) -> None:
         """Bring the page, and the question above it, up to the newest view."""
         if not self._begun or not self.is_running or not self.base.is_mounted:
             return
-        self.base.show(self.page, view := self.shown_view, self._chrome(view))
-        if self.leaving.stage and self.screen is not self.base and hasattr(self.screen, "refresh_text"):
+        services = self.services
+        page, view = services.navigator.page, services.display.view
+        if self._drawn is None or self._drawn[0] is not page or self._drawn[1] is not view:
+            self._drawn = page, view
+            page.on_view(view)
+        self.base.show(page, view, services.chrome(view, *self.terminal_size))
+        if services.leaving.stage and self.screen is not self.base and hasattr(self.screen, "refresh_text"):
             self.screen.refresh_text()
 
-    @property
-    def socket(self) -> Path | None:
-        """Of an engine on this machine; ``None`` for any other source."""
-        return self._socket
-
-    @property
-    def load_runs(self) -> bool:
-        """Simulated users of this console are there."""
-        return self._load is not None and self._load.running
-
-    @property
-    def paused(self) -> bool:
-        """The view is frozen."""
-        return self._paused is not None
-
-    @property
-    def shown_view(self) -> View:
-        """The newest view, or while paused the one of then, with what became of the connection since."""
-        newest = self.store.view
-        if self._paused is None:
-            return newest
-        kept = self._paused[0]
-        if newest.disconnected is None or kept.frame is None or kept.disconnected == newest.disconnected:
-            return kept
-        self._paused = (kept.without_connection(newest), self._paused[1])
-        return self._paused[0]
-
-    def on_resize(self) -> None:
-        """The size decides the layout."""
-        self.draw()
-
-    async def on_unmount(self) -> None:
-        """Simulated users go when the console goes."""
-        if self._load is not None:
-            await asyncio.to_thread(self._load.stop)
-
-    def _chrome(self, view: View) -> Chrome:
-        from slotdeck.console.pages.page import Chrome
-
-        now = self.clock()
-        lost = self.store.view.disconnected_at
-        newest = self.store.view.frame
-        return Chrome(
-            status=self.prompt.status if self.prompt else self.status.show(self.knobs, newest, self.store.view.end),
-            editing=self.knobs.edit is not None,
-            paused_for=float(int(now - self._paused[1])) if self._paused else None,
-            disconnected_for=None if lost is None else float(int(now - lost)),
-            users=self._load.users if self._load is not None and self._load.running else None,
-            can_load=self._load is not None,
-            panel=self.panel.lines(*self.size) or self.card.lines(view, self.size.width),
-            keymap=self.keymap,
-            page=self._mode,
-        )
-
-    @property
-    def _mode(self) -> str:
-        """What keys are about: the panel while it is open, else the page."""
-        return "panel" if self.panel.open else self._trail[-1]
-
-    # ------------------------------------------------------------------ the status line
-
-    def say(self, text: str, *, failed: bool = False) -> None:
-        """Put a sentence on the status line for a while."""
-        self.knobs.message, self.knobs.failed = text, failed
-
-    # ------------------------------------------------------------------ keys and actions
+    # ------------------------------------------------------------------ keys and commands
 
     async def press(self, key: str, character: str | None = None) -> None:
-        """A key was pressed: do what the registry says it means now."""
-        if self.prompt is not None:
-            prompt = self.prompt
-            if not prompt.press(key, character) and self.prompt is prompt:
-                self.prompt = None
+        """Give a key to the open prompt, or else do what the registry says it means now."""
+        services = self.services
+        if services.status.press(key, character):
+            services.navigator.page.changed += 1
             self.draw()
-            return
-        action = self.keymap.action_for(key, editing=self.knobs.edit is not None, page=self._mode)
-        if action is not None:
-            method, argument = action.call
-            await self.perform(method, int(key) if method == "digit" else argument)
+        elif (meaning := services.command_for(key)) is not None:
+            await self.perform(*meaning)
 
-    def handlers(self) -> tuple[object, ...]:
-        """Who may have the method of an action, the nearest first."""
-        over = [part for part in (self.panel, self.card) if part.open]
-        return (*over, self.page, self.knob_hand, self.leaving, self)
-
-    async def perform(self, method: str, argument: str | int | None = None) -> None:
-        """Run one action of the registry and draw what came of it."""
-        found = (getattr(handler, f"action_{method}", None) for handler in self.handlers())
-        call = next((call for call in found if call is not None), None)
-        if call is None:
+    async def perform(self, command: Command, argument: str | int | None = None) -> None:
+        """Carry out one command of the registry, and draw the result."""
+        handler = self.services.handler_for(command)
+        if handler is None:
             return
-        result = call() if argument is None else call(argument)
+        result = handler() if argument is None else handler(argument)
         if asyncio.iscoroutine(result):
             await result
-        self.page.changed += 1
+        self.services.navigator.page.changed += 1
         self.draw()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The command palette lists the registry, except what only makes sense with a knob in hand."""
-        for action in self.keymap.actions:
-            if action.mode != "knob" and action.call[0] != "palette":
-                method, argument = action.call
-                title = str(argument) if method == "knob" else action.label
-                call = lambda m=method, a=argument: self.call_later(self.perform, m, a)  # noqa: E731
+        """The command palette lists the registry, except what only makes sense while a setting is edited."""
+        from slotdeck.console.keys.actions import Command
+
+        for action in self.services.keymap.actions:
+            if action.mode != "editing" and action.command is not Command.PALETTE:
+                title = str(action.argument) if action.command is Command.EDIT_SETTING else action.label
+                call = lambda a=action: self.call_later(self.perform, a.command, a.argument)  # noqa: E731
                 yield SystemCommand(title, f"{action.help} ({action.shown})", call)
 
-    def action_open(self, name: str, argument: str | int | None = None) -> None:
-        """Show a page; esc goes back to the one it was opened from. Live is the bottom of all."""
-        self.page.closed()
-        kept = self._trail[: self._trail.index(name)] if name in self._trail else self._trail
-        self._trail = [LIVE] if name == LIVE else [*kept, name]
-        self.page.opened(argument)
+    def _ask_how_to_leave(self) -> None:
+        from slotdeck.console.screens.leave import LeaveScreen
 
-    def action_close(self) -> None:
-        """Close what is open in the page, else the page."""
-        if self.page.back() or len(self._trail) == 1:
-            return
-        self.page.closed()
-        self._trail.pop()
-        self.page.opened(None)
+        self.push_screen(LeaveScreen(self.colours, self.services.leaving, ascii_only=self.ascii_only))
 
-    def ask_cancel(self, request_id: str, user: str | None) -> None:
-        """Ask, then end that request, whatever is selected by then."""
-        from slotdeck.console.session.prompts import Question
-
-        def confirmed() -> None:
-            self.run_worker(self._cancel(request_id, user), group="commands", exit_on_error=False)
-
-        self.prompt = Question(f"cancel {clean(user or request_id)}?", "its stream ends now", confirmed)
-
-    async def _cancel(self, request_id: str, user: str | None) -> None:
-        answer = await self.source.cancel(request_id)
-        who = clean(user or request_id)
-        self.say(
-            f"{who} cancelled" if answer.ok else f"{who} not cancelled: {answer.message or 'refused'}",
-            failed=not answer.ok,
-        )
-
-    def action_settings(self) -> None:
-        """Open the panel of all settings."""
-        self.panel.action_settings()
-
-    async def action_load(self) -> None:
-        """Start or stop simulated users."""
-        if self._load is None:
-            self.say("simulated users need an engine of one's own", failed=True)
-            return
-        try:
-            if self._load.running:
-                await asyncio.to_thread(self._load.stop)
-                self.say("the simulated users left")
-            else:
-                self._load.start()
-                self.say("")
-        except OSError as error:
-            self.say(f"simulated users: {error}", failed=True)
-
-    def action_pause(self) -> None:
-        """Freeze or thaw the view; the store goes on."""
-        self._paused = None if self._paused else (self.store.view, self.clock())
-
-    def action_rate(self) -> None:
-        """Draw less often, or at full pace again."""
+    def _next_rate(self) -> None:
+        """Draw less often, or again at the full rate."""
         slower = [rate for rate in RATES if rate < self._rate]
         self._rate = slower[0] if slower else RATES[0]
         often = f"{self._rate:g} times a second" if self._rate > 1 else f"every {1 / self._rate:g} s"
-        self.say(f"drawn {often}")
+        self.services.status.say(f"drawn {often}")
 
-    def action_copy(self) -> None:
-        """Give the terminal what is selected, or the page, for its clipboard (OSC 52)."""
-        text = self.page.copied()
+    def _copy(self) -> None:
+        """Send what is selected, or the page, to the terminal's clipboard (OSC 52)."""
+        text = self.services.navigator.page.copied()
         whole = text is None
         if text is None:
             text = "\n".join(plain(line).rstrip() for line in self.base.canvas.lines)
         self.copy_to_clipboard(text)
-        self.say("the page was handed to the terminal's clipboard" if whole else f"{text.splitlines()[0]} was copied")
+        self.services.status.say("the page was copied" if whole else f"{text.splitlines()[0]} was copied")
 
-    def action_help(self) -> None:
-        """Show the keys."""
+    def _show_help(self) -> None:
+        from slotdeck.console.keys.actions import Command
         from slotdeck.console.screens.help import HelpScreen
 
-        self.push_screen(HelpScreen(self.colours, self.keymap, ascii_only=self.ascii_only))
+        quit_console = lambda: self.perform(Command.QUIT)  # noqa: E731
+        self.push_screen(HelpScreen(self.colours, self.services.keymap, quit_console, ascii_only=self.ascii_only))
 
-    def action_palette(self) -> None:
-        """Find a command by its name."""
-        self.action_command_palette()
-
-    def action_next_theme(self) -> None:
-        """Cycle through the themes."""
+    def _next_theme(self) -> None:
         names = list(self._themes)
-        self._use_theme(names[(names.index(self.theme) + 1) % len(names)])
-        self.say(f"theme {self.theme}")
+        self.use_theme(names[(names.index(self.theme) + 1) % len(names)])
+        self.services.status.say(f"theme {self.theme}")
 
-    def _use_theme(self, name: str) -> None:
+    def use_theme(self, name: str) -> None:
+        """Draw everything in another theme, if there is one of that name."""
         if name in self._themes:
             self.theme = name
             self.base.canvas.use_theme(self.colours)
 
-    def action_picture(self) -> None:
-        """Save the screen as SVG."""
+    def _save_screenshot(self) -> None:
+        """Save the screen as SVG in the state folder."""
         folder = state_folder() / "screenshots"
         path = folder / time.strftime("slotdeck-%Y%m%d-%H%M%S.svg")
         try:
@@ -401,12 +296,12 @@ class ConsoleApp(Parts, App[int], inherit_bindings=False):
         else:
             self.notify(f"saved {path}", markup=False)
 
-    def action_suspend(self) -> None:
+    def _suspend(self) -> None:
         """Stop the console until the shell continues it."""
         if can_resume():
             self.action_suspend_process()
         else:
-            self.say("no shell to come back from: ctrl+z does nothing here", failed=True)
+            self.services.status.say("ctrl+z does nothing here: there is no shell to return to", failed=True)
 
 
 def run_console(source: FrameSource, *, hosted: bool, socket: Path | None = None, notices: Iterable[str] = ()) -> int:
@@ -422,7 +317,7 @@ def run_console(source: FrameSource, *, hosted: bool, socket: Path | None = None
         )  # fmt: skip
         code = app.run(mouse=configuration.mouse)
         failed = bool(app.return_code)
-    if (end := app.store.view.end) is not None and not app.leaving.stopping:
+    if (end := app.services.session.store.view.end) is not None and not app.services.leaving.stopping:
         print(f"slotdeck: {end.sentence}", file=sys.stderr, flush=True)
     if failed:
         print(

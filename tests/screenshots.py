@@ -238,7 +238,7 @@ async def render(picture: Picture) -> str:
     app = ConsoleApp(Watched(frames), clock=lambda: 0.0)
     with mock.patch("slotdeck.console.pages.history.time.time", return_value=frames[-1].time + 3600):
         async with app.run_test(size=picture.size) as pilot:
-            while app.store.view.frame != frames[-1]:
+            while app.services.session.store.view.frame != frames[-1]:
                 await pilot.pause(0.02)
             for key in opened.keys if opened is not None else ():
                 await pilot.press(*key.split())

@@ -71,6 +71,7 @@ def report(findings: list[Finding], frames: list[Frame]) -> list[str]:
     from slotdeck.console.advice.finding import cost_text
     from slotdeck.console.advice.window import seconds_since_change
     from slotdeck.console.planning.predictions import can_be_predicted, prediction_text
+    from slotdeck.console.sources.history import local_history
 
     first, last = (time.strftime("%a %H:%M:%S", time.localtime(frame.time)) for frame in (frames[0], frames[-1]))
     lines = [f"{frames[-1].engine.model or 'engine'}, {first} to {last}, {len(frames)} frames"]
@@ -88,18 +89,19 @@ def report(findings: list[Finding], frames: list[Frame]) -> list[str]:
             continue
         lines.append(f"    remedy: {finding.remedy}")
         if can_be_predicted(finding):
-            lines.append(f"    predicted: {prediction_text(frames, finding)}")
+            lines.append(f"    predicted: {prediction_text(frames, finding, local_history())}")
     return lines
 
 
 def _as_json(finding: Finding, frames: list[Frame]) -> dict[str, Any]:
     from slotdeck.console.advice.prediction import NoPredictionError
     from slotdeck.console.planning.predictions import can_be_predicted, prediction
+    from slotdeck.console.sources.history import local_history
 
     predicted = None
     if can_be_predicted(finding):
         try:
-            predicted = dataclasses.asdict(prediction(frames, finding))
+            predicted = dataclasses.asdict(prediction(frames, finding, local_history()))
         except NoPredictionError as error:
             say(f"{finding.rule}: no prediction: {error}")
     return dataclasses.asdict(finding) | {"predicted": predicted}

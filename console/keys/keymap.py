@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from slotdeck.console.drawing.cells import Line, Span, exact, width
-from slotdeck.console.keys.actions import ACTIONS, Action
-from slotdeck.console.pages.page_registry import LIVE
+from slotdeck.console.keys.actions import ACTIONS, LIVE, Action
 
 _SHOWN = {
     "question_mark": "?", "colon": ":", "slash": "/", "plus": "+", "minus": "-", "space": "space", "escape": "esc",
@@ -54,20 +53,20 @@ class Keymap:
 
     def action_for(self, key: str, *, editing: bool, page: str = LIVE) -> Action | None:
         """What a key does now; what belongs to the page alone comes before what holds everywhere."""
-        refused = "browse" if editing else "knob"
+        refused = "browsing" if editing else "editing"
         found = [a for a in self.actions if key in a.keys and a.mode != refused and (not a.pages or page in a.pages)]
         return max(found, key=lambda action: bool(action.pages), default=None)
 
     def footer_line(self, *, editing: bool, cells: int, page: str = LIVE) -> Line:
         """The keys that matter now, as many as fit, in the registry's order; quit and help are the last to go."""
         if editing:
-            shown = [a for a in self.actions if a.footer is not None and a.mode == "knob"]
+            shown = [a for a in self.actions if a.footer is not None and a.mode == "editing"]
             shown.sort(key=lambda a: a.footer or 0)
         else:
             shown = [
                 a
                 for a in self.actions
-                if a.footer is not None and a.mode != "knob" and (not a.pages or page in a.pages)
+                if a.footer is not None and a.mode != "editing" and (not a.pages or page in a.pages)
             ]
         while shown:
             text = "  ".join(f"{_first_key(a)} {a.label}" for a in shown)
@@ -96,7 +95,7 @@ def _meet(one: Action, other: Action) -> bool:
     """True when both can be asked for at the same moment."""
     modes = {one.mode, other.mode}
     pages = not one.pages or not other.pages or set(one.pages) & set(other.pages)
-    return modes != {"browse", "knob"} and bool(pages) and bool(one.pages) == bool(other.pages)
+    return modes != {"browsing", "editing"} and bool(pages) and bool(one.pages) == bool(other.pages)
 
 
 def _first_key(action: Action) -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from slotdeck.console.demo.export import as_text
 from slotdeck.console.demo.live import demo_lines, row_of_interest
@@ -16,15 +14,16 @@ from slotdeck.console.demo.scenes import SCENES
 from slotdeck.console.demo.state import DemoState, Event
 from slotdeck.console.demo.wanted import Wanted
 from slotdeck.console.drawing.cells import Line, blank, exact, left, right, wrap
-from slotdeck.console.pages.page import Chrome, Page, banner, framed, heading
+from slotdeck.console.drawing.scrolling import moved, visible_from
+from slotdeck.console.keys.actions import Command
+from slotdeck.console.pages.context import PageContext
+from slotdeck.console.pages.layout import Chrome, banner, framed, heading
+from slotdeck.console.pages.page import Page, list_handlers
 from slotdeck.console.processes.demo_process import DemoControl, DemoProcess
 from slotdeck.console.sections.header import title_line
-from slotdeck.console.session.prompts import Question
+from slotdeck.console.session.prompts import ConfirmPrompt
 from slotdeck.console.state.store import View
 from slotdeck.engine.paths import state_folder
-
-if TYPE_CHECKING:
-    from slotdeck.console.app import ConsoleApp
 
 ABOUT = (
     "People read for 20 to 60 s between two turns, agents never pause, documents are long prompts with short answers. "
@@ -52,20 +51,25 @@ CHOICES = (
 
 
 class DemoPage(Page):
-    """A menu, or the demonstration that runs or ran. It goes on while another page is shown."""
+    """A menu, or the demo that runs or has run. A demo goes on while another page is shown."""
 
     name = "demo"
 
-    def __init__(self, app: ConsoleApp) -> None:
-        super().__init__(app)
-        socket = app.socket
+    def __init__(self, context: PageContext) -> None:
+        super().__init__(context)
+        socket = context.socket
         self.control: DemoControl | None = None if socket is None else DemoProcess(socket)
         self.state: DemoState | None = None
         self.folder: Path | None = None
         self._choice = 0
         self._row: int | None = None
-        """The row that was selected; ``None`` follows the one that runs."""
-        self._rows = 1
+        """The selected row; ``None`` follows the one that runs."""
+        self.handlers = {
+            **list_handlers(self.move, lambda: self.body_height() // 2),
+            Command.END: self.end,
+            Command.START_DEMO: self.start,
+            Command.STOP_DEMO: self.stop,
+        }
 
     # ------------------------------------------------------------------ what is drawn
 
@@ -74,7 +78,6 @@ class DemoPage(Page):
         top = [title_line(view, cells), heading("Demo", note, cells), banner(view, chrome, cells)]
 
         def body(left: int) -> list[Line]:
-            self._rows = left
             if self.state is None:
                 return self._menu(cells, left)
             return demo_lines(self.state, self._selected, cells, left)
@@ -114,7 +117,7 @@ class DemoPage(Page):
         text = [exact([(f" {part}", "label")], cells) for part in wrap(ABOUT, cells - 2, 5)]
         if rows >= len(lines) + len(text) + 1:
             return [*lines, blank(cells), *text]
-        start = max(0, min(self._choice - rows // 2, len(lines) - rows))
+        start = visible_from(self._choice - rows // 2, len(lines), rows)
         return lines[start : start + rows]
 
     def copied(self) -> str | None:
@@ -130,77 +133,71 @@ class DemoPage(Page):
         self.state, self._row = None, None
         return True
 
-    def action_move(self, step: int) -> None:
-        """The next choice or row."""
+    def move(self, step: int) -> None:
+        """Select another choice or row."""
         if self.state is None:
-            self._choice = max(0, min(len(CHOICES) - 1, self._choice + step))
+            self._choice = moved(self._choice, step, len(CHOICES))
         elif self.state.rows:
-            self._row = max(0, min(len(self.state.rows) - 1, (self._selected or 0) + step))
+            self._row = moved(self._selected or 0, step, len(self.state.rows))
 
-    def action_page(self, direction: int) -> None:
-        """Half a page of them."""
-        self.action_move(direction * max(1, ceil(self._rows / 2)))
-
-    def action_end(self, direction: int) -> None:
-        """The first or the last; the last row again follows the one that runs."""
-        self.action_move(direction * 1000)
+    def end(self, direction: int) -> None:
+        """Select the first or the last one. The last row of a running demo follows the row that runs."""
+        self.move(direction * 1000)
         if self.state is not None and self.state.running and direction > 0:
             self._row = None
 
-    def action_begin(self) -> None:
-        """Start what is selected; asked first while others are served."""
+    def start(self) -> None:
+        """Start the selected demo. If requests of others are being served, ask first."""
         if self.state is not None:
             if self.state.ended:
                 self.back()
             return
         if self.control is None:
-            self.app.say("the demo needs an engine of one's own", failed=True)
+            self.context.say("the demo needs an engine on this machine", failed=True)
             return
-        view = self.app.store.view
+        view = self.context.newest
         if view.frame is None or view.disconnected is not None:
-            self.app.say("no engine is connected", failed=True)
+            self.context.say("no engine is connected", failed=True)
             return
-        if self.app.load_runs:
-            self.app.say("simulated users are here and would disturb it: L sends them away", failed=True)
+        if self.context.load.users is not None:
+            self.context.say("simulated users would disturb the demo: L stops them", failed=True)
             return
         count = others(view.frame)
         if count:
-            self.app.prompt = Question("start the demo?", warning(count), self._begin)
+            self.context.ask(ConfirmPrompt("start the demo?", warning(count), self._start))
         else:
-            self._begin()
+            self._start()
 
     def show(self, state: DemoState, row: int | None = None) -> None:
-        """Show a demonstration, that of a report for example, with this row selected."""
+        """Show a demo, for example that of a report, with this row selected."""
         self.state, self._row = state, row
         self.redraw()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         wanted = CHOICES[self._choice].wanted
         self.state, self._row = DemoState(status="starting"), None
         self.folder = state_folder() / "exports" / time.strftime("demo-%Y%m%d-%H%M%S")
-        self.app.run_worker(self._run(wanted, self.folder), group="demo", exit_on_error=False)
+        self.context.run(self._run(wanted, self.folder), "demo")
 
     async def _run(self, wanted: Wanted, folder: Path) -> None:
         assert self.control is not None
         state = self.state
         assert state is not None
 
-        def tell(event: Event) -> None:
+        def on_event(event: Event) -> None:
             state.apply(event)
             if event["event"] == "end":
-                self.app.say(
-                    f"the demo: {state.end_text}" + (f"; reports and recording in {folder}" if state.files else "")
-                )
-            if self.app.page is self:
-                self.redraw()
+                where = f"; reports and recording in {folder}" if state.files else ""
+                self.context.say(f"the demo: {state.end_text}{where}")
+            self.redraw()
 
         try:
-            await self.control.run(wanted, folder, tell)
+            await self.control.run(wanted, folder, on_event)
         except (OSError, ValueError) as error:
-            tell({"event": "end", "how": "failed", "text": f"the demo could not be run: {error}"})
+            on_event({"event": "end", "how": "failed", "text": f"the demo could not be run: {error}"})
 
-    def action_halt(self) -> None:
-        """End it early."""
+    def stop(self) -> None:
+        """End the demo early."""
         if self.control is not None and self.state is not None and not self.state.ended:
-            self.state.status = "giving the settings back"
+            self.state.status = "restoring the settings"
             self.control.stop()

@@ -1,54 +1,58 @@
-"""The Doctor page: what is wrong now, the numbers it rests on, what to turn, and what came of turning it."""
+"""The Doctor page: what is wrong now, the numbers that show it, what to change, and what earlier changes did."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from dataclasses import dataclass
-from math import ceil
-from typing import TYPE_CHECKING
 
 from slotdeck.console.advice.doctor import diagnose
 from slotdeck.console.advice.finding import Finding, Value, cost_text
 from slotdeck.console.advice.window import Window, seconds_since_change
 from slotdeck.console.drawing import formats
 from slotdeck.console.drawing.cells import Line, Span, blank, exact
-from slotdeck.console.pages.page import Chrome, Page, banner, framed, heading
+from slotdeck.console.drawing.scrolling import moved, scrolled, visible_from
+from slotdeck.console.keys.actions import Command
+from slotdeck.console.pages.context import PageContext
+from slotdeck.console.pages.layout import Chrome, banner, framed, heading
+from slotdeck.console.pages.page import Page, list_handlers
 from slotdeck.console.planning.predictions import can_be_predicted, prediction_text
-from slotdeck.console.sections.findings import early_lines, finding_lines, outcome_lines, well_lines
+from slotdeck.console.sections.findings import early_lines, finding_lines, healthy_lines, outcome_lines
 from slotdeck.console.sections.header import title_line
+from slotdeck.console.sources.history import RecordedHistory
 from slotdeck.console.state.store import LogEntry, View
-from slotdeck.engine.paths import history_path
 from slotdeck.engine.telemetry.frame import Frame, WindowInfo
-from slotdeck.engine.telemetry.history.reader import History, HistoryError
-
-if TYPE_CHECKING:
-    from slotdeck.console.app import ConsoleApp
+from slotdeck.engine.telemetry.history.reader import HistoryError
 
 WINDOW = 600.0
-"""Seconds looked back on."""
-LOOK_SECONDS = 2.0
-"""Between two looks while the page is open."""
-PREDICTED_FOR = 300.0
-"""Seconds after which a prediction is made anew from newer traffic."""
-OUTCOMES = 2
-"""Changes of which it is told what came of them."""
+"""Seconds of frames that are diagnosed."""
+DIAGNOSIS_SECONDS = 2.0
+"""Seconds between two diagnoses while the page is open."""
+PREDICTION_SECONDS = 300.0
+"""Seconds after which a prediction is computed again from newer traffic."""
+MAX_OUTCOMES = 2
+"""Changes whose outcome is shown."""
 
 
 @dataclass(frozen=True)
-class Look:
-    """What one look at the frames found."""
+class Diagnosis:
+    """What the frames of the window show."""
 
-    findings: list[Finding]
-    late: WindowInfo
+    findings: tuple[Finding, ...]
+    """The worst first."""
+    latency: WindowInfo
     """The percentiles that were judged."""
     early: float | None
-    """Seconds since a change that is too young to be judged."""
+    """Seconds since a change that is too recent to be judged; ``None`` if there is none."""
+    newest: Frame
+    seconds: float
+    """Length of the window."""
+    frames: int
 
 
 @dataclass(frozen=True)
-class Expectation:
-    """What a change is predicted to do, and for which change and when it was computed."""
+class PredictedEffect:
+    """What the change of a finding is predicted to do, and when that was computed."""
 
     changes: dict[str, Value]
     time: float
@@ -56,60 +60,56 @@ class Expectation:
 
 
 class DoctorPage(Page):
-    """Begins with what is recorded and goes on with what comes. Nothing is done while another page is shown."""
+    """Begins with recorded frames and goes on with new ones. Nothing is computed while another page is shown."""
 
     name = "doctor"
 
-    def __init__(self, app: ConsoleApp) -> None:
-        super().__init__(app)
-        self.look: Look | None = None
+    def __init__(self, context: PageContext) -> None:
+        super().__init__(context)
+        self.diagnosis: Diagnosis | None = None
         self._frames: deque[Frame] = deque()
         self._open = False
-        self._expected: dict[str, Expectation] = {}
+        self._predicted: dict[str, PredictedEffect] = {}
         """By rule."""
         self._rule: str | None = None
-        """Of the selected finding, which keeps its selection when the ranks change; None: the first."""
+        """Rule of the selected finding, which stays selected when the order changes; None: the first."""
         self._offset = 0
+        """First line that is shown."""
         self._follow = True
-        """The selected finding is to be in sight; False after scrolling by hand."""
-        self._rows = 1
+        """The selected finding is kept visible; False after scrolling."""
+        self.handlers = {
+            **list_handlers(self.select, lambda: 1),
+            Command.PAGE: self.scroll,
+            Command.APPLY_REMEDY: self.propose_remedy,
+        }
 
-    def opened(self, argument: str | int | None) -> None:
-        """Look, and go on looking."""
+    # ------------------------------------------------------------------ diagnosis, in the background
+
+    def opened(self, argument: str | None) -> None:
+        """Diagnose now, and again every few seconds."""
         self._open = True
-        self.app.run_worker(self._watch(), group="doctor", exclusive=True, exit_on_error=False)
+        self.context.run(self._watch(), "doctor", exclusive=True)
 
     def closed(self) -> None:
-        """Look no longer."""
+        """Stop."""
         self._open = False
 
     async def _watch(self) -> None:
         self._frames.clear()
         begun = False
         while self._open:
-            newest = self.app.store.view.frame
+            newest = self.context.newest.frame
             if newest is not None and not begun:
                 begun = True
-                self._frames.extend(await asyncio.to_thread(_recorded, newest))
+                self._frames.extend(await asyncio.to_thread(_recorded, self.context.session.open_history(), newest))
             self._take(newest)
             frames = list(self._frames)
             if frames:
-                self.look = await asyncio.to_thread(_look, frames)
+                self.diagnosis = await asyncio.to_thread(_diagnose, frames)
             self.redraw()
             if frames:
                 await self._predict(frames)
-            await asyncio.sleep(LOOK_SECONDS)
-
-    async def _predict(self, frames: list[Frame]) -> None:
-        """What the selected finding's change would do, once for each change: it takes seconds."""
-        finding = self.selected
-        if finding is None or not can_be_predicted(finding) or finding.in_force(frames[-1].limits):
-            return
-        done = self._expected.get(finding.rule)
-        if done is None or done.changes != finding.changes or frames[-1].time - done.time > PREDICTED_FOR:
-            text = await asyncio.to_thread(prediction_text, frames, finding)
-            self._expected[finding.rule] = Expectation(dict(finding.changes), frames[-1].time, text)
-            self.redraw()
+            await asyncio.sleep(DIAGNOSIS_SECONDS)
 
     def _take(self, frame: Frame | None) -> None:
         if frame is None or (self._frames and frame.time <= self._frames[-1].time):
@@ -118,122 +118,134 @@ class DoctorPage(Page):
         while self._frames[-1].time - self._frames[0].time > WINDOW:
             self._frames.popleft()
 
+    async def _predict(self, frames: list[Frame]) -> None:
+        """Predict the effect of the selected finding's change. It takes seconds, so it is done once for each change."""
+        finding = self.selected
+        if finding is None or not can_be_predicted(finding) or finding.in_force(frames[-1].limits):
+            return
+        known = self._predicted.get(finding.rule)
+        if known is None or known.changes != finding.changes or frames[-1].time - known.time > PREDICTION_SECONDS:
+            history = self.context.session.open_history()
+            text = await asyncio.to_thread(prediction_text, frames, finding, history)
+            self._predicted[finding.rule] = PredictedEffect(dict(finding.changes), frames[-1].time, text)
+            self.redraw()
+
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> tuple[Finding, ...]:
         """What is wrong, the worst first."""
-        return self.look.findings if self.look else []
+        return self.diagnosis.findings if self.diagnosis else ()
 
     @property
     def selected(self) -> Finding | None:
-        """The finding that keys are about."""
+        """The finding that the keys act on."""
         return self.findings[self._place] if self.findings else None
 
     @property
     def _place(self) -> int:
         return next((place for place, one in enumerate(self.findings) if one.rule == self._rule), 0)
 
-    # ------------------------------------------------------------------ what is drawn
+    # ------------------------------------------------------------------ drawing
 
     def compose(self, view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
-        top = [title_line(view, cells), heading("Doctor", self._looked_at(), cells), banner(view, chrome, cells)]
+        top = [title_line(view, cells), heading("Doctor", self._note(), cells), banner(view, chrome, cells)]
 
-        def body(left: int) -> list[Line]:
+        def body(height: int) -> list[Line]:
             text, chosen = self._text(view, cells)
-            self._rows = left
-            if self._follow and chosen.stop > self._offset + left - (chosen.stop < len(text)):
-                self._offset = chosen.stop - left + (chosen.stop < len(text))
-            if self._follow and chosen.start < self._offset:
-                self._offset = chosen.start
-            self._offset = max(0, min(self._offset, len(text) - left))
-            visible = text[self._offset : self._offset + left]
-            hidden = len(text) - self._offset - len(visible)
-            if hidden and visible:
-                visible[-1] = exact([(f" ↓ {hidden + 1} more lines", "key"), ("  j k, PgDn", "label")], cells)
-            return visible
+            return scrolled(text, self._first_line(text, chosen, height), height, cells, "j k, PgDn")
 
         return framed(top, body, chrome, cells, rows)
 
-    def _looked_at(self) -> str:
-        if not self._frames:
+    def _first_line(self, text: list[Line], chosen: range, height: int) -> int:
+        """Where the visible part begins. The selected finding ends above the row that says how much follows."""
+        keep = range(chosen.start, chosen.stop + (chosen.stop < len(text))) if self._follow and chosen else None
+        return visible_from(self._offset, len(text), height, keep)
+
+    def _note(self) -> str:
+        diagnosis = self.diagnosis
+        if diagnosis is None:
             return ""
-        seconds = self._frames[-1].time - self._frames[0].time
-        number = len(self._frames)
-        return f"the last {formats.clock(seconds)}, {number} {'frame' if number == 1 else 'frames'}"
+        frames = f"{diagnosis.frames} {'frame' if diagnosis.frames == 1 else 'frames'}"
+        return f"the last {formats.clock(diagnosis.seconds)}, {frames}"
 
     def _text(self, view: View, cells: int) -> tuple[list[Line], range]:
-        """The lines, and those of them that are the selected finding's."""
-        if self.look is None or not self._frames:
+        """All lines, and which of them belong to the selected finding."""
+        diagnosis = self.diagnosis
+        if diagnosis is None:
             return [exact([(" looking …" if view.frame else " no engine is connected", "label")], cells)], range(0)
-        head = outcome_lines(self._outcomes(view), cells)
-        if not self.findings:
-            well = well_lines(self._frames[-1], self.look.late, cells)
-            if view.end is None and view.disconnected is None:
-                verdict: Span = (" Nothing is wrong.", "ok")
-            elif view.end is None:
-                verdict = (" The engine does not answer; nothing was wrong until then.", "warn")
-            else:
-                verdict = (" The engine has ended; nothing was wrong until then.", "critical")
-            return [*head, exact([verdict], cells), blank(cells), *well], range(0)
-        if self.look.early is not None:
-            head += [*early_lines(self.look.early, cells), blank(cells)]
-        done = self._expected.get(self.findings[self._place].rule)
-        expected = done.text if done is not None and done.changes == self.findings[self._place].changes else ""
-        lines, chosen = finding_lines(self.findings, self._place, view.limits, cells, expected)
+        head = outcome_lines(_outcomes(view, diagnosis.newest.time - WINDOW), cells)
+        if not diagnosis.findings:
+            healthy = healthy_lines(diagnosis.newest, diagnosis.latency, cells)
+            return [*head, exact([_verdict(view)], cells), blank(cells), *healthy], range(0)
+        if diagnosis.early is not None:
+            head += [*early_lines(diagnosis.early, cells), blank(cells)]
+        finding = diagnosis.findings[self._place]
+        known = self._predicted.get(finding.rule)
+        predicted = known.text if known is not None and known.changes == finding.changes else ""
+        lines, chosen = finding_lines(diagnosis.findings, self._place, view.limits, cells, predicted)
         return [*head, *lines], range(chosen.start + len(head), chosen.stop + len(head))
-
-    def _outcomes(self, view: View) -> list[LogEntry]:
-        since = self._frames[-1].time - WINDOW
-        return [entry for entry in view.events if entry.kind == "compared" and entry.time >= since][-OUTCOMES:]
 
     def copied(self) -> str | None:
         """The findings as text."""
         if not self.findings:
             return None
-        texts = [[f.title, *f.evidence, f.explanation, f"turn: {f.remedy}", cost_text(f)] for f in self.findings]
+        texts = [[f.title, *f.evidence, f.explanation, f"remedy: {f.remedy}", cost_text(f)] for f in self.findings]
         return "\n\n".join("\n".join(filter(None, lines)) for lines in texts)
 
-    # ------------------------------------------------------------------ keys
+    # ------------------------------------------------------------------ commands
 
-    def action_remedy(self) -> None:
-        """Offer what the selected finding would change: enter applies it, any other key drops it."""
+    def propose_remedy(self) -> None:
+        """Propose what the selected finding would change: enter applies it, any other key drops it."""
         finding = self.selected
-        if finding is None:
+        if finding is None or self.diagnosis is None:
             return
-        if self._frames and finding.in_force(self._frames[-1].limits):
-            self.app.say(f"in force by now: {finding.remedy}")
+        if finding.in_force(self.diagnosis.newest.limits):
+            self.context.say(f"already in force: {finding.remedy}")
         elif finding.changes:
-            self.app.knob_hand.offer(finding.changes)
+            self.context.propose(finding.changes)
         else:
-            self.app.say(f"no knob helps here: {finding.remedy}", failed=True)
+            self.context.say(f"no live setting helps here: {finding.remedy}", failed=True)
 
-    def action_move(self, rows: int) -> None:
-        """Select another finding."""
+    def select(self, step: int) -> None:
+        """Select another finding and bring it into view."""
         if self.findings:
-            self._select(self._place + rows)
+            self._rule = self.findings[moved(self._place, step, len(self.findings))].rule
+            self._follow = True
+            self._offset = self._shown_from()
 
-    def action_end(self, direction: int) -> None:
-        """Select the first or the last finding."""
-        if self.findings:
-            self._select(0 if direction < 0 else len(self.findings) - 1)
-
-    def action_page(self, direction: int) -> None:
-        """Scroll by a page."""
+    def scroll(self, direction: int) -> None:
+        """Scroll by half a page."""
+        self._offset = self._shown_from() + direction * max(1, self.body_height() // 2)
         self._follow = False
-        self._offset = max(0, self._offset + direction * max(1, ceil(self._rows / 2)))
+        self._offset = self._shown_from()
 
-    def _select(self, place: int) -> None:
-        self._rule = self.findings[max(0, min(place, len(self.findings) - 1))].rule
-        self._follow = True
-
-
-def _look(frames: list[Frame]) -> Look:
-    return Look(diagnose(frames), Window(frames).latency, seconds_since_change(frames))
+    def _shown_from(self) -> int:
+        text, chosen = self._text(self.context.view, self.context.size[0])
+        return self._first_line(text, chosen, self.body_height())
 
 
-def _recorded(newest: Frame) -> list[Frame]:
-    """The last minutes of this engine from the history; nothing if it keeps none."""
+def _verdict(view: View) -> Span:
+    if view.end is not None:
+        return (" The engine has ended; nothing was wrong until then.", "critical")
+    if view.disconnected is not None:
+        return (" The engine does not answer; nothing was wrong until then.", "warn")
+    return (" Nothing is wrong.", "ok")
+
+
+def _outcomes(view: View, since: float) -> list[LogEntry]:
+    return [entry for entry in view.events if entry.kind == "compared" and entry.time >= since][-MAX_OUTCOMES:]
+
+
+def _diagnose(frames: list[Frame]) -> Diagnosis:
+    return Diagnosis(
+        tuple(diagnose(frames)), Window(frames).latency, seconds_since_change(frames), frames[-1],
+        frames[-1].time - frames[0].time, len(frames),
+    )  # fmt: skip
+
+
+def _recorded(history: RecordedHistory, newest: Frame) -> list[Frame]:
+    """The recorded frames of the last minutes of this engine; empty if it records none."""
     try:
-        frames = list(History(history_path()).frames(newest.time - WINDOW, newest.time))
+        frames = list(history.frames(newest.time - WINDOW, newest.time))
     except HistoryError:
         return []
     return frames if frames and frames[-1].boot_id == newest.boot_id else []

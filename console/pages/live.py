@@ -8,7 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from slotdeck.console.drawing.cells import UNKNOWN, Line, beside, blank, exact, plain
-from slotdeck.console.pages.page import Chrome, Page, banner, framed, status_lines
+from slotdeck.console.keys.actions import Command
+from slotdeck.console.pages.context import PageContext
+from slotdeck.console.pages.layout import Chrome, banner, framed, status_lines
+from slotdeck.console.pages.page import Page, list_handlers
 from slotdeck.console.sections.events import event_lines
 from slotdeck.console.sections.first_run import first_run_lines
 from slotdeck.console.sections.header import grid_lines, title_line
@@ -16,9 +19,9 @@ from slotdeck.console.sections.latency import latency_lines
 from slotdeck.console.sections.listing import SORTS, Choice, Listing, listing
 from slotdeck.console.sections.plots import plot_lines
 from slotdeck.console.sections.slot_timeline import timeline_lines
-from slotdeck.console.sections.slots import fitting_offset, row, table
+from slotdeck.console.sections.slots import row, table, table_offset
 from slotdeck.console.sections.waiting import waiting_lines
-from slotdeck.console.session.prompts import Entry
+from slotdeck.console.session.prompts import TextPrompt
 from slotdeck.console.state.store import View
 from slotdeck.engine.telemetry.frame import Frame, SlotInfo, WaitingInfo
 
@@ -159,11 +162,21 @@ def _main(view: View, chrome: Chrome, state: LiveState, *, cells: int, rows: int
 
 
 class LivePage(Page):
-    """Who is selected, what is filtered, what fills the screen."""
+    """Which request is selected, what is filtered, and what fills the screen."""
 
     name = "live"
 
-    state = LiveState()
+    def __init__(self, context: PageContext) -> None:
+        super().__init__(context)
+        self.state = LiveState()
+        self.handlers = {
+            **list_handlers(self.move, self._page_size),
+            Command.SORT: self.sort,
+            Command.FILTER: self.filter,
+            Command.ZOOM: self.zoom,
+            Command.INSPECT: self.inspect,
+            Command.CANCEL: self.cancel,
+        }
 
     def compose(self, view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
         return compose_live(view, chrome, cells, rows, self.state)
@@ -172,7 +185,7 @@ class LivePage(Page):
         return max(0, rows - len(status_lines(chrome, cells)) - 1) if view.disconnected is not None else 0
 
     def back(self) -> bool:
-        """The whole again, then all requests again, then nothing selected."""
+        """End the zoom, else clear the filter, else clear the selection."""
         choice = self.state.choice
         if self.state.zoom:
             self.state = replace(self.state, zoom="")
@@ -195,93 +208,86 @@ class LivePage(Page):
         return f"{selected.request_id}\nwaiting {selected.user or UNKNOWN} {selected.prompt_tokens or UNKNOWN} tokens"
 
     def _listing(self) -> Listing | None:
-        frame = self.app.shown_view.frame
+        frame = self.context.view.frame
         return None if frame is None else listing(frame, self.state.choice)
 
     def _choose(self, **changes: object) -> None:
         self.state = replace(self.state, choice=replace(self.state.choice, **changes))  # type: ignore[arg-type]
 
-    # ------------------------------------------------------------------ actions
+    # ------------------------------------------------------------------ commands
 
-    def action_move(self, rows: int) -> None:
-        """Select another request; the first step selects the first one in sight."""
+    def move(self, step: int) -> None:
+        """Select another request. The first step selects the first or the last visible one."""
         listed = self._listing()
         if listed is None:
             return
-        if listed.selected is None:
-            first = len(listed.slots) + len(listed.waiting) if rows == -1 else self.state.choice.offset
-            self._select(listed, first if abs(rows) == 1 else first + rows)
+        if listed.selected is not None:
+            self._select(listed, listed.selected + step)
+        elif step == -1:
+            self._select(listed, len(listed.slots) + len(listed.waiting))
         else:
-            self._select(listed, listed.selected + rows)
+            self._select(listed, self.state.choice.offset + (0 if step == 1 else step))
 
     def _select(self, listed: Listing, place: int) -> None:
-        cursor = listed.cursor_at(place)
-        self._choose(cursor=cursor)
+        self._choose(cursor=listed.cursor_at(place))
         found = self._listing()
         if found is not None and found.selected_slot is not None:
-            room = self._table_rows(found)
-            offset = fitting_offset(len(found.slots), room, self.state.choice.offset, found.selected_slot)
-            self._choose(offset=offset)
+            room = self._table_height(found)
+            self._choose(offset=table_offset(len(found.slots), room, self.state.choice.offset, found.selected_slot))
 
-    def _table_rows(self, listed: Listing) -> int:
-        view, size = self.app.shown_view, self.app.size
+    def _table_height(self, listed: Listing) -> int:
+        view, (width, height) = self.context.view, self.context.size
         if view.frame is None:
             return 0
-        rows = body_rows(view, Chrome(), size.width, size.height)
+        rows = body_rows(view, Chrome(), width, height)
         return rows if self.state.zoom == "slots" else shares(view.frame, listed, rows).slots
 
-    def action_page(self, direction: int) -> None:
-        """Move by a page."""
+    def _page_size(self) -> int:
         listed = self._listing()
-        if listed is not None:
-            self.action_move(direction * max(1, self._table_rows(listed) - 2))
+        return self._table_height(listed) - 2 if listed is not None else 1
 
-    def action_end(self, direction: int) -> None:
-        """Select the first or the last one."""
-        self.action_move(direction * 10**6)
-
-    def action_sort(self, direction: int) -> None:
-        """Sort by the next or the column before."""
+    def sort(self, direction: int) -> None:
+        """Sort by the next column, or by the one before."""
         names = list(SORTS)
         name = names[(names.index(self.state.choice.sort) + direction) % len(names)]
         self._choose(sort=name, offset=0)
-        self.app.say(f"slots sorted by {name}" if name != "slot" else "slots in their order")
+        self.context.say(f"slots sorted by {name}" if name != "slot" else "slots sorted by number")
 
-    def action_filter(self) -> None:
-        """Type a text that the listed requests must hold."""
+    def filter(self) -> None:
+        """Type a text; only requests that contain it are listed."""
         self.state = replace(self.state, zoom="" if self.state.zoom == "events" else self.state.zoom)
-        self.app.prompt = Entry("filter", self._filtered, self.state.choice.wanted)
+        self.context.ask(TextPrompt("filter", self._filtered, self.state.choice.wanted))
 
     def _filtered(self, text: str) -> None:
         self._choose(wanted=text, offset=0)
         self.redraw()
 
-    def action_zoom(self) -> None:
-        """Give the whole body to one part after the other."""
+    def zoom(self) -> None:
+        """Give the whole body to the next part of the page."""
         self.state = replace(self.state, zoom=ZOOMS[(ZOOMS.index(self.state.zoom) + 1) % len(ZOOMS)])
 
-    def action_inspect(self) -> None:
+    def inspect(self) -> None:
         """Open the selected request."""
         listed = self._listing()
         selected = listed.row if listed is not None else None
         if selected is None:
-            self.app.say("no request is selected: j and k select one")
+            self.context.say("no request is selected: j and k select one")
         elif (request_id := selected.request_id or self._last_in(selected)) is None:
-            self.app.say("nobody had this slot in the last ten minutes")
+            self.context.say("nobody used this slot in the last ten minutes")
         else:
-            self.app.action_open("request", request_id)
+            self.context.open_page("request", request_id)
 
     def _last_in(self, row: SlotInfo | WaitingInfo) -> str | None:
-        """Who had a slot that is free now."""
-        seconds = self.app.shown_view.trace.seconds
+        """The request that used a free slot last."""
+        seconds = self.context.view.trace.seconds
         marks = (second.slots.get(row.slot) for second in reversed(seconds)) if isinstance(row, SlotInfo) else ()
         return next((mark.request_id for mark in marks if mark is not None and mark.request_id), None)
 
-    def action_cancel(self) -> None:
-        """Ask, then end the selected request."""
+    def cancel(self) -> None:
+        """Ask, then cancel the selected request."""
         listed = self._listing()
         selected = listed.row if listed is not None else None
         if selected is None or selected.request_id is None:
-            self.app.say("no request is selected: j and k select one" if selected is None else "this slot is free")
+            self.context.say("no request is selected: j and k select one" if selected is None else "this slot is free")
             return
-        self.app.ask_cancel(selected.request_id, selected.user)
+        self.context.session.ask_cancel(selected.request_id, selected.user)

@@ -1,159 +1,78 @@
-"""What all pages of the console share: a title above, status line and keys below.
+"""What all pages of the console have in common.
 
-A page is no widget. It turns the newest view into lines with a pure function, keeps what was selected on it, and has
-the methods that its own keys call. Only the page that is shown does any work.
+A page is not a widget. It turns the newest view into lines with a pure function, keeps what was selected on it, and
+has a table of the commands that it carries out. Only the page that is shown does any work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from slotdeck.console.drawing import formats
-from slotdeck.console.drawing.cells import Line, Span, blank, clean, exact, width, wrap
-from slotdeck.console.keys.keymap import Keymap
-from slotdeck.console.pages.page_registry import LIVE
-from slotdeck.console.sections.header import missed_target
-from slotdeck.console.session.status import Status
+from slotdeck.console.drawing.cells import Line
+from slotdeck.console.keys.actions import Command, Handlers
+from slotdeck.console.pages.context import PageContext
+from slotdeck.console.pages.layout import Chrome
 from slotdeck.console.state.store import View
 
-if TYPE_CHECKING:
-    from slotdeck.console.app import ConsoleApp
-
-_KEYMAP = Keymap()
-
-
-@dataclass(frozen=True)
-class Chrome:
-    """What the console itself adds to the engine's view."""
-
-    status: Status = field(default_factory=Status)
-    editing: bool = False
-    paused_for: float | None = None
-    disconnected_for: float | None = None
-    users: int | None = None
-    """Simulated users that run now."""
-    can_load: bool = False
-    panel: tuple[Line, ...] = ()
-    """A panel that lies over the lower part of the page: all settings, or before and after a change."""
-    keymap: Keymap = _KEYMAP
-    page: str = LIVE
+TOP_ROWS, FOOT_ROWS = 3, 2
+"""Rows of title, heading and banner, and of status line and keys."""
+_ALL = 1_000_000
+"""More steps than any list has places."""
 
 
 class Page:
-    """One page. Methods named ``action_…`` are called by the actions of the registry before those of the app."""
+    """One page. :meth:`compose` draws it; ``handlers`` says which commands it carries out itself."""
 
     name: ClassVar[str]
-    """As the registry calls it, ``Action(("open", name), …)``."""
+    """As ``Command.OPEN_PAGE`` calls it."""
 
-    def __init__(self, app: ConsoleApp) -> None:
-        self.app = app
+    def __init__(self, context: PageContext) -> None:
+        self.context = context
         self.changed = 0
-        """To be raised when the page must be composed again although the view is the same."""
+        """Rises whenever the page must be composed again although the view is the same."""
+        self.handlers: Handlers = {}
+        """Methods for commands. They come before those of the console as a whole."""
 
     def compose(self, view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
-        """The whole terminal: exactly ``rows`` lines of exactly ``cells`` cells."""
+        """The whole terminal: exactly ``rows`` lines of exactly ``cells`` cells. Changes nothing and starts nothing."""
         raise NotImplementedError
 
     def stale_rows(self, view: View, chrome: Chrome, cells: int, rows: int) -> int:
-        """How many rows from the top show what is no longer true, and are dimmed."""
+        """How many rows from the top show what is no longer true; they are dimmed."""
         return 0
 
-    def opened(self, argument: str | int | None) -> None:
-        """It is shown from now on; begin to fetch what it needs."""
+    def on_view(self, view: View) -> None:
+        """Another view is about to be composed. Whatever takes time or changes the page happens here."""
+
+    def opened(self, argument: str | None) -> None:
+        """The page is shown from now on. Begin to fetch what it needs."""
 
     def closed(self) -> None:
-        """Another page is shown from now on; stop fetching."""
+        """Another page is shown from now on. Stop fetching."""
 
     def back(self) -> bool:
-        """Close what is open inside the page; False if there is nothing, so that the page itself closes."""
+        """Close what is open inside the page. False if nothing is, so that the page itself closes."""
         return False
 
     def copied(self) -> str | None:
-        """The text for the clipboard; None: the whole page as it is drawn."""
+        """The text for the clipboard; ``None``: the whole page as it is drawn."""
         return None
 
     def redraw(self) -> None:
         """Compose again and paint what differs."""
         self.changed += 1
-        self.app.draw()
+        self.context.draw()
+
+    def body_height(self, top: int = TOP_ROWS) -> int:
+        """Rows between ``top`` rows above and a status line of one row."""
+        return max(1, self.context.size[1] - top - FOOT_ROWS)
 
 
-def framed(top: list[Line], body: Callable[[int], list[Line]], chrome: Chrome, cells: int, rows: int) -> list[Line]:
-    """``top``, then ``body(rows left)`` with the panel over its lower part, then status line and keys."""
-    bottom = [
-        *status_lines(chrome, cells),
-        chrome.keymap.footer_line(editing=chrome.editing, page=chrome.page, cells=cells),
-    ]
-    if rows <= len(bottom):
-        return bottom[-rows:] if rows > 0 else []
-    body_rows = max(0, rows - len(top) - len(bottom))
-    panel = list(chrome.panel[:body_rows])
-    lines = body(body_rows - len(panel))
-    lines = (lines + [blank(cells)] * body_rows)[: body_rows - len(panel)] + [exact(line, cells) for line in panel]
-    return ([*top, *lines][: rows - len(bottom)] + bottom)[:rows]
-
-
-def heading(title: str, note: str, cells: int) -> Line:
-    """The second line of a page other than Live: what it is and what it shows."""
-    return page_line([(f" {title}", "title"), (f"  {note}" if note else "", "label")], cells)
-
-
-def page_line(spans: list[Span], cells: int) -> Line:
-    """Such a line from spans, with the way back at its end."""
-    back: list[Span] = [("  esc", "key"), (" back ", "label")]
-    room = cells - sum(width(text) for text, _ in back)
-    return (*exact(spans, room), *back) if room > 0 else exact(spans, cells)
-
-
-def banner(view: View, chrome: Chrome, cells: int) -> Line:
-    """The one line that says what is out of the ordinary; empty when nothing is."""
-    lost = None
-    if view.disconnected is not None:
-        # The reason comes last: a path at its end is what may be cut.
-        trying = "" if view.ended else "reconnecting; "
-        lost = f"{trying}{clean(view.disconnected)}"
-    if chrome.paused_for is not None:
-        text = f" PAUSED {formats.clock(chrome.paused_for)}  the engine goes on, space resumes the view"
-        return exact([(f"{text}  ({lost})" if lost else text, "banner")], cells, "banner")
-    if view.end is not None:
-        how = f" ({clean(view.end.how)})" if view.end.how else ""
-        return exact([(f" ENGINE ENDED{how}  q leaves; slotdeck starts a new one", "alert")], cells, "alert")
-    if lost is not None:
-        age = "" if chrome.disconnected_for is None else f" {formats.clock(chrome.disconnected_for)}"
-        return exact([(f" DISCONNECTED{age}  {lost}", "alert")], cells, "alert")
-    frame = view.frame
-    if frame is None:
-        return blank(cells)
-    reason = clean(frame.health_reason or "")
-    if frame.health == "fault":
-        return exact([(f" ENGINE FAULT  {reason or 'no reason given'}", "alert")], cells, "alert")
-    if frame.health == "draining":
-        text = reason or "running requests finish, newcomers get 503"
-        return exact([(f" DRAINING  {text}", "banner")], cells, "banner")
-    if frame.health == "starting":
-        return exact([(f" STARTING  {reason}", "banner")], cells, "banner")
-    if frame.engine.insecure:
-        return exact([(" ! open to the network without API keys", "critical")], cells)
-    if missed := missed_target(frame.limits):
-        return exact([(f" ! {missed}", "warn")], cells)
-    return blank(cells)
-
-
-def status_lines(chrome: Chrome, cells: int) -> list[Line]:
-    """The status line, two rows if its sentence needs them."""
-    status = chrome.status
-    head = f" {status.head}" if status.head else ""
-    if not status.head and not status.text:
-        if chrome.users:
-            spans: list[Span] = [(f" load {chrome.users} users", "key"), ("  L sends them away", "label")]
-            return [exact(spans, cells)]
-        return [blank(cells)]
-    lines: list[Line] = []
-    for number, text in enumerate(wrap(f"{head} {clean(status.text)}".rstrip(), cells, 2)):
-        if number == 0:
-            lines.append(exact([(text[: len(head)], "title"), (text[len(head) :], status.level)], cells))
-        else:
-            lines.append(exact([(f" {text}", status.level)], cells))
-    return lines
+def list_handlers(move: Callable[[int], None], page_size: Callable[[], int]) -> Handlers:
+    """Handlers of the keys that move through a list. ``move`` takes a number of places and stops at both ends."""
+    return {
+        Command.MOVE: move,
+        Command.PAGE: lambda direction: move(direction * max(1, page_size())),
+        Command.END: lambda direction: move(direction * _ALL),
+    }

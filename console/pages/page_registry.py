@@ -1,16 +1,11 @@
-"""Where each page lives. A page is imported when it is first opened, so that the start pays for Live alone."""
+"""Where each page is defined. A page is imported when it is first opened, so that the start imports only Live."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from slotdeck.console.app import ConsoleApp
-    from slotdeck.console.pages.page import Page
-
-LIVE = "live"
-"""The page that is shown when no other is."""
+from slotdeck.console.pages.context import PageContext
+from slotdeck.console.pages.page import Page
 
 PAGES = {
     "live": "slotdeck.console.pages.live:LivePage",
@@ -20,11 +15,11 @@ PAGES = {
     "doctor": "slotdeck.console.pages.doctor:DoctorPage",
     "request": "slotdeck.console.pages.request:RequestPage",
 }
-"""Name of a page, as the action ``("open", name)`` gives it, and its class."""
+"""Module and class of each page by name. ``Command.OPEN_PAGE`` takes the name as its argument."""
 
 
-def make_page(name: str, app: ConsoleApp) -> Page:
-    """The page of that name; KeyError if there is none."""
+def make_page(name: str, context: PageContext) -> Page:
+    """Import and make the page of that name. Raises KeyError if there is none."""
     module, _, cls = PAGES[name].partition(":")
-    page: Page = getattr(import_module(module), cls)(app)
+    page: Page = getattr(import_module(module), cls)(context)
     return page

@@ -1,32 +1,33 @@
-"""The Planner page: how many people fit, what to set and why, and one key that applies it to the running engine."""
+"""The Planner page: how many people fit, what to set and why, and a key that applies it to the running engine."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
-from slotdeck.console.advice.capacity import CapacityError, Memory, Speed
+from slotdeck.console.advice.capacity import Speed
 from slotdeck.console.advice.forecast import People, ServiceForecast, people_of
 from slotdeck.console.advice.plan import Plan
-from slotdeck.console.advice.planner import make_plan
-from slotdeck.console.advice.running import kv_dtype_of, memory_of, settings_of
+from slotdeck.console.advice.running import kv_dtype_of, settings_of
 from slotdeck.console.drawing.cells import Line, blank, clean, exact, wrap
-from slotdeck.console.pages.page import Chrome, Page, banner, framed, heading
+from slotdeck.console.drawing.scrolling import moved, scrolled, visible_from
+from slotdeck.console.keys.actions import Command
+from slotdeck.console.pages.context import PageContext
+from slotdeck.console.pages.layout import Chrome, banner, framed, heading
+from slotdeck.console.pages.page import Page, list_handlers
 from slotdeck.console.planning.form import FIELDS, Form, by_name
+from slotdeck.console.planning.live_plan import LivePlan
 from slotdeck.console.planning.measured_speed import calibration_of_engine, speed_of_engine
-from slotdeck.console.processes.simulation_worker import Job, what_if
+from slotdeck.console.processes.simulation_worker import Job, simulate
 from slotdeck.console.sections.header import title_line
-from slotdeck.console.sections.plan import fact_lines, setting_lines, upper_lines, verdict_lines, what_if_lines
-from slotdeck.console.session.prompts import Typed
+from slotdeck.console.sections.plan import fact_lines, setting_lines, simulation_lines, upper_lines, verdict_lines
+from slotdeck.console.session.prompts import ValuePrompt
+from slotdeck.console.session.status_line import Message
 from slotdeck.console.state.store import View
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import EngineInfo, Frame
 
-if TYPE_CHECKING:
-    from slotdeck.console.app import ConsoleApp
-
-MIN_ROWS = 4
-"""Below the inputs; on lower terminals they scroll with the rest."""
+MIN_ADVICE_ROWS = 4
+"""Rows of advice below the inputs. On lower terminals the inputs scroll together with the advice."""
 UNKNOWN_MODEL = (
     "The sizes of this model are not known here. `slotdeck plan --model-config FILE --gpu 24GiB` plans for any model "
     "and machine without an engine."
@@ -34,97 +35,106 @@ UNKNOWN_MODEL = (
 
 
 class PlannerPage(Page):
-    """Computes anew with each frame and each key; the inputs stay as long as the console runs."""
+    """Plans again whenever a frame or a key changes what is asked. The inputs stay as long as the console runs."""
 
     name = "planner"
 
-    def __init__(self, app: ConsoleApp) -> None:
-        super().__init__(app)
+    def __init__(self, context: PageContext) -> None:
+        super().__init__(context)
         self.form = Form()
         self.place = 0
-        """Of the input under the cursor."""
-        self._offset = 0
-        self._rows = 1
-        self._follow = False
-        """The cursor moved and must be in sight."""
-        self._memory: Memory | None = None
+        """The selected input."""
+        self._made: Plan | str | None = None
+        """The plan for what is shown, or why there is none; ``None`` if the sizes of the model are not known."""
+        self._live_plan = LivePlan()
         self._speed: Speed | None = None
-        self._looked_for: EngineInfo | None = None
+        self._speed_read_for: EngineInfo | None = None
         self._job: Job | None = None
         self._expected: list[ServiceForecast] | None = None
-        """What came of the job; None while it runs."""
-        self._hint = ""
+        """The result of the job; ``None`` while it runs."""
+        self._offset = 0
+        """First line that is shown of what scrolls."""
+        self._hint: Message | None = None
         """What this page said last on the status line."""
+        self.handlers = {
+            **list_handlers(self.move, lambda: 1),
+            Command.PAGE: self.scroll,
+            Command.ADJUST: self.adjust,
+            Command.TYPE_VALUE: self.type_value,
+            Command.APPLY_ADVICE: self.propose_advice,
+            Command.SIMULATE: self.simulate,
+        }
+
+    # ------------------------------------------------------------------ planning
+
+    def opened(self, argument: str | None) -> None:
+        """Read the measured speed again: it may have been measured since."""
+        self._speed_read_for = None
+        self.on_view(self.context.view)
+
+    def closed(self) -> None:
+        """Remove this page's hint, which means nothing on another page."""
+        self.context.withdraw(self._hint)
+        self._hint = None
+
+    def on_view(self, view: View) -> None:
+        """Plan for the engine that is shown, and read its speed if that was not done yet."""
+        if view.frame is not None and view.frame.engine != self._speed_read_for:
+            self._speed_read_for = view.frame.engine
+            self.context.run(self._read_speed(view.frame.engine), "planner")
+        self._made = self._plan(view.frame)
+
+    async def _read_speed(self, engine: EngineInfo) -> None:
+        speed = await asyncio.to_thread(speed_of_engine, engine)
+        if engine == self._speed_read_for and speed != self._speed:
+            self._speed = speed
+            self._made = self._plan(self.context.view.frame)
+            self.redraw()
+
+    def _plan(self, frame: Frame | None) -> Plan | str | None:
+        return self._live_plan.update(self.form, frame, self._speed)
+
+    def _change_form(self, form: Form) -> None:
+        self.form = form
+        self._made = self._plan(self.context.view.frame)
+
+    # ------------------------------------------------------------------ drawing
 
     def compose(self, view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
         note = f"{by_name(self._field).label}: {by_name(self._field).help}"
         top = [title_line(view, cells), heading("Planner", note, cells), banner(view, chrome, cells)]
-        return framed(top, lambda left: self._body(view, cells, left), chrome, cells, rows)
+        return framed(top, lambda height: self._body(view, cells, height), chrome, cells, rows)
 
-    def opened(self, argument: str | int | None) -> None:
-        """Look whether the speed was measured meanwhile."""
-        self._looked_for = None
+    def _body(self, view: View, cells: int, height: int) -> list[Line]:
+        fixed, text = self._text(view, cells, height)
+        room = max(1, height - len(fixed))
+        return [*fixed, *scrolled(text, visible_from(self._offset, len(text), room), room, cells, "PgDn PgUp")]
 
-    def closed(self) -> None:
-        """A hint about this page says nothing on another one."""
-        if self._hint and self.app.knobs.message == self._hint:
-            self.app.say("")
-        self._hint = ""
-
-    def _say(self, hint: str) -> None:
-        self._hint = hint
-        self.app.say(hint, failed=True)
-
-    def _look_for_speed(self, engine: EngineInfo) -> None:
-        """Read the calibration of an engine that was not looked for yet; the page is drawn again when it is there."""
-        if engine == self._looked_for:
-            return
-        self._looked_for = engine
-
-        async def look() -> None:
-            speed = await asyncio.to_thread(speed_of_engine, engine)
-            if engine == self._looked_for and speed != self._speed:
-                self._speed = speed
-                self.redraw()
-
-        self.app.run_worker(look(), group="planner", exit_on_error=False)
-
-    def _body(self, view: View, cells: int, left: int) -> list[Line]:
-        if view.frame is not None:
-            self._look_for_speed(view.frame.engine)
-        made = self._plan(view.frame)
-        if made is None or isinstance(made, str):
+    def _text(self, view: View, cells: int, height: int) -> tuple[list[Line], list[Line]]:
+        """The lines that stay, and those that scroll."""
+        made = self._made
+        if not isinstance(made, Plan):
             text = made or ("no engine is connected" if view.frame is None else UNKNOWN_MODEL)
-            return [exact([(f" {row}", "text")], cells) for row in wrap(clean(text), cells - 2, 4)]
+            return [], [exact([(f" {row}", "text")], cells) for row in wrap(clean(text), cells - 2, 4)]
         upper = upper_lines(made, self.form, self.place, cells)
         parts = [
             fact_lines(made, cells),
             setting_lines(made, view.limits, cells),
-            self._what_if(made, view.frame, cells),
+            self._simulation(made, view.frame, cells),
             verdict_lines(made, cells),
         ]
-        room = left - len(upper) - sum(map(len, parts)) - sum(map(bool, parts))
+        room = height - len(upper) - sum(map(len, parts)) - sum(map(bool, parts))
         air = [blank(cells)] if room >= 0 else []
         advice = [line for part in parts if part for line in (*air, *part)]
-        fixed, scrolled = (upper, advice) if left - len(upper) >= MIN_ROWS else ([], [*upper, *advice])
-        self._rows = max(1, left - len(fixed))
-        if self._follow and not fixed:  # the cursor is in what scrolls, under the heading of the inputs
-            self._offset = min(max(self._offset, self.place + 3 - self._rows), self.place + 1)
-        self._follow = False
-        self._offset = max(0, min(self._offset, len(scrolled) - self._rows))
-        lines = scrolled[self._offset : self._offset + self._rows]
-        hidden = len(scrolled) - self._offset - len(lines)
-        if hidden and lines:
-            lines[-1] = exact([(f" ↓ {hidden + 1} more lines", "key"), ("  PgDn PgUp", "label")], cells)
-        return [*fixed, *lines]
+        return (upper, advice) if height - len(upper) >= MIN_ADVICE_ROWS else ([], [*upper, *advice])
 
-    def _what_if(self, made: Plan, frame: Frame | None, cells: int) -> list[Line]:
+    def _simulation(self, made: Plan, frame: Frame | None, cells: int) -> list[Line]:
         """What was simulated, as long as it is about what is planned now."""
         if self._job is None or frame is None or self._pair(made, frame) != (self._job.people, self._job.settings):
             return []
         if self._expected is None:
             return [exact([(" simulating …", "label")], cells)]
-        return what_if_lines(self._expected, cells)
+        return simulation_lines(self._expected, cells)
 
     def _pair(self, made: Plan, frame: Frame) -> tuple[People | None, tuple[LiveSettings, ...]]:
         """The people, and the settings in force and advised."""
@@ -132,23 +142,6 @@ class PlannerPage(Page):
             return people_of(made), ()
         now = settings_of(frame)
         return people_of(made), (now, now.model_copy(update={one.name: one.value for one in made.settings}))
-
-    def _plan(self, frame: Frame | None) -> Plan | str | None:
-        """The plan for the engine of a frame, why there is none, or None if nothing is known of its model."""
-        question = None if frame is None else self.form.question(frame, self._steady_memory(frame), self._speed)
-        if question is None:
-            return None
-        try:
-            return make_plan(question)
-        except CapacityError as error:
-            return str(error)
-
-    def _steady_memory(self, frame: Frame) -> Memory | None:
-        """The memory of this machine, renewed when it has changed by a percent: digits that never rest help nobody."""
-        now, kept = memory_of(frame), self._memory
-        if now is None or kept is None or now.gpu != kept.gpu or abs(now.total - kept.total) > kept.total / 100:
-            self._memory = now
-        return self._memory
 
     @property
     def _field(self) -> str:
@@ -158,43 +151,49 @@ class PlannerPage(Page):
         """The plan as `slotdeck plan` prints it."""
         from slotdeck.console.advice.plan_report import plan_text
 
-        made = self._plan(self.app.store.view.frame)
+        made = self._plan(self.context.newest.frame)
         return "\n".join(plan_text(made)) if isinstance(made, Plan) else None
 
-    # ------------------------------------------------------------------ keys
+    # ------------------------------------------------------------------ commands
 
-    def action_move(self, rows: int) -> None:
-        """To another input."""
-        self.place = max(0, min(self.place + rows, len(FIELDS) - 1))
-        self._follow = True
+    def move(self, step: int) -> None:
+        """Select another input and bring it into view."""
+        self.place = moved(self.place, step, len(FIELDS))
+        fixed, text = self._visible_text()
+        if not fixed:  # the inputs scroll with the rest, below their heading
+            keep = range(self.place + 1, self.place + 3)
+            self._offset = visible_from(self._offset, len(text), self.body_height(), keep)
 
-    def action_end(self, direction: int) -> None:
-        """To the first or the last input."""
-        self.action_move(direction * len(FIELDS))
+    def scroll(self, direction: int) -> None:
+        """Scroll the advice by half a page."""
+        fixed, text = self._visible_text()
+        room = max(1, self.body_height() - len(fixed))
+        offset = visible_from(self._offset, len(text), room) + direction * max(1, room // 2)
+        self._offset = visible_from(offset, len(text), room)
 
-    def action_page(self, direction: int) -> None:
-        """Scroll what to set and to know."""
-        self._offset = max(0, self._offset + direction * max(1, self._rows // 2))
+    def _visible_text(self) -> tuple[list[Line], list[Line]]:
+        return self._text(self.context.view, self.context.size[0], self.body_height())
 
-    def action_adjust(self, direction: int) -> None:
-        """One step more or less."""
-        made = self._plan(self.app.store.view.frame)
+    def adjust(self, direction: int) -> None:
+        """Change the selected input by one step."""
+        made = self._plan(self.context.newest.frame)
         if isinstance(made, Plan):
-            self.form = self.form.stepped(self._field, direction, made)
+            self._change_form(self.form.stepped(self._field, direction, made))
 
-    def action_fill(self) -> None:
-        """Type a value."""
+    def type_value(self) -> None:
+        """Type a value for the selected input."""
         name = self._field
 
-        def done(text: str) -> str | None:
-            self.form, problem = self.form.typed(name, text)
+        def on_enter(text: str) -> str | None:
+            form, problem = self.form.typed(name, text)
+            self._change_form(form)
             return problem
 
-        self.app.prompt = Typed(by_name(name).label, f"{by_name(name).help}; enter keeps it, esc drops", done)
+        self.context.ask(ValuePrompt(by_name(name).label, f"{by_name(name).help}; enter keeps it, esc drops", on_enter))
 
-    def action_advise(self) -> None:
-        """Offer the advised settings to the engine that runs."""
-        frame = self.app.store.view.frame
+    def propose_advice(self) -> None:
+        """Propose the advised settings to the engine that runs."""
+        frame = self.context.newest.frame
         made = self._plan(frame)
         if not isinstance(made, Plan) or frame is None:
             self._say("there is no plan for this engine")
@@ -203,13 +202,11 @@ class PlannerPage(Page):
         elif not made.settings:
             self._say("nothing can be advised: the weights leave no room")
         else:
-            self.app.knob_hand.offer({one.name: one.value for one in made.settings})
-            if self.app.prompt is None:  # it said why there is nothing to offer
-                self._hint = self.app.knobs.message
+            self._hint = self.context.propose({one.name: one.value for one in made.settings})
 
-    def action_simulate(self) -> None:
+    def simulate(self) -> None:
         """Simulate these people under the settings in force and under those advised."""
-        frame = self.app.store.view.frame
+        frame = self.context.newest.frame
         made = self._plan(frame)
         if not isinstance(made, Plan) or frame is None:
             self._say("there is no plan for this engine")
@@ -218,13 +215,11 @@ class PlannerPage(Page):
         if (reason := self._not_here(made, frame)) is not None:
             self._say(reason)
         elif people is None:
-            self._say("to simulate it, give the lengths of prompt and answer")
+            self._say("a simulation needs the lengths of prompt and answer")
         elif not settings:
             self._say("there is nothing to simulate: no settings are advised")
         else:
-            self.app.run_worker(
-                self._simulate(frame.engine, people, settings), group="what-if", exclusive=True, exit_on_error=False
-            )
+            self.context.run(self._simulate(frame.engine, people, settings), "simulation", exclusive=True)
 
     async def _simulate(self, engine: EngineInfo, people: People, settings: tuple[LiveSettings, ...]) -> None:
         calibration = await asyncio.to_thread(calibration_of_engine, engine)
@@ -233,7 +228,7 @@ class PlannerPage(Page):
             return
         self._job, self._expected = Job(people=people, settings=settings, calibration=calibration), None
         self.redraw()
-        expected = await what_if(self._job)
+        expected = await simulate(self._job)
         if isinstance(expected, str):
             self._job = None
             self._say(expected)
@@ -241,8 +236,11 @@ class PlannerPage(Page):
             self._expected = expected
         self.redraw()
 
+    def _say(self, hint: str) -> None:
+        self._hint = self.context.say(hint, failed=True)
+
     def _not_here(self, made: Plan, frame: Frame) -> str | None:
-        """Why these settings are not ones for the engine that runs."""
+        """Why the plan is not one for the engine that runs; ``None`` if it is."""
         if self.form.elsewhere is not None:
             return self.form.elsewhere
         runs, planned = kv_dtype_of(frame), made.question.kv_dtype

@@ -10,7 +10,10 @@ import asyncio
 
 from slotdeck.console.drawing.cells import UNKNOWN, Line, beside, blank, clean, exact
 from slotdeck.console.drawing.glyphs import STATE_MARKS
-from slotdeck.console.pages.page import Chrome, Page, banner, framed, heading, page_line
+from slotdeck.console.keys.actions import Command
+from slotdeck.console.pages.context import PageContext
+from slotdeck.console.pages.layout import Chrome, banner, framed, heading, page_line
+from slotdeck.console.pages.page import Page
 from slotdeck.console.sections.header import title_line
 from slotdeck.console.sections.request_timeline import chunk_lines, facts, gap_plot, long_gaps, phase_bar, sentence
 from slotdeck.console.state.store import View
@@ -83,24 +86,27 @@ def _gaps(detail: RequestDetail, cells: int, rows: int) -> list[Line]:
 
 
 class RequestPage(Page):
-    """Holds on to one request, also when it has ended."""
+    """Follows one request, also after it has ended."""
 
     name = "request"
 
-    request_id = ""
-    detail: RequestDetail | None = None
-    problem = ""
-    _open = False
+    def __init__(self, context: PageContext) -> None:
+        super().__init__(context)
+        self.request_id = ""
+        self.detail: RequestDetail | None = None
+        self.problem = ""
+        self._open = False
+        self.handlers = {Command.MOVE: self.move, Command.CANCEL: self.cancel}
 
     def compose(self, view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
         return compose_request(self.detail, self.problem, view, chrome, cells=cells, rows=rows)
 
-    def opened(self, argument: str | int | None) -> None:
-        """Show the request with this id, or again the one of before."""
-        if isinstance(argument, str) and argument != self.request_id:
+    def opened(self, argument: str | None) -> None:
+        """Show the request with this id, or the previous one again."""
+        if argument is not None and argument != self.request_id:
             self.request_id, self.detail, self.problem = argument, None, ""
         self._open = True
-        self.app.run_worker(self._follow(), group="request", exclusive=True, exit_on_error=False)
+        self.context.run(self._follow(), "request", exclusive=True)
 
     def closed(self) -> None:
         self._open = False
@@ -109,31 +115,31 @@ class RequestPage(Page):
         """Ask for the newest detail until the request has ended or the page is closed."""
         while self._open:
             request_id = self.request_id
-            answer = await self.app.source.request(request_id)
+            answer = await self.context.session.source.request(request_id)
             if request_id != self.request_id:
                 continue
             if isinstance(answer, RequestDetail):
                 self.detail, self.problem = answer, ""
             else:
                 self.problem = clean(answer.message or "this request is not known")
-            if not self.app.paused:
+            if not self.context.display.paused:
                 self.redraw()
             if self.detail is not None and self.detail.state in ENDED:
                 return
             await asyncio.sleep(ASK_SECONDS)
 
-    def action_move(self, rows: int) -> None:
-        """The request in the next or in the slot before."""
-        frame = self.app.shown_view.frame
+    def move(self, step: int) -> None:
+        """Show the request in the next slot, or in the one before."""
+        frame = self.context.view.frame
         ids = [slot.request_id for slot in frame.slots if slot.request_id] if frame is not None else []
         ids += [waiter.request_id for waiter in frame.waiting] if frame is not None else []
         if ids:
-            at = ids.index(self.request_id) + rows if self.request_id in ids else 0
+            at = ids.index(self.request_id) + step if self.request_id in ids else 0
             self.opened(ids[at % len(ids)])
 
-    def action_cancel(self) -> None:
-        """Ask, then end this request."""
+    def cancel(self) -> None:
+        """Ask, then cancel this request."""
         if self.detail is None or self.detail.state in ENDED:
-            self.app.say("this request has ended already")
+            self.context.say("this request has ended already")
         else:
-            self.app.ask_cancel(self.request_id, self.detail.user)
+            self.context.session.ask_cancel(self.request_id, self.detail.user)

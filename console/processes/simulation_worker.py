@@ -18,7 +18,7 @@ from slotdeck.console.advice.forecast import People, ServiceForecast, forecast_s
 from slotdeck.engine.settings import LiveSettings
 
 NICE = 10
-PATIENCE = 60.0
+MAX_SECONDS = 60.0
 """Seconds after which a simulation is given up."""
 _ANSWER = TypeAdapter(list[ServiceForecast])
 
@@ -33,7 +33,7 @@ class Job(BaseModel):
     calibration: Calibration
 
 
-async def what_if(job: Job) -> list[ServiceForecast] | str:
+async def simulate(job: Job) -> list[ServiceForecast] | str:
     """What each setting gives, or in one sentence why it is not known. Ends its process when it is cancelled."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-m", "slotdeck.console.processes.simulation_worker",
@@ -41,11 +41,11 @@ async def what_if(job: Job) -> list[ServiceForecast] | str:
         start_new_session=True,
     )  # fmt: skip
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_SECONDS):
             output, _ = await process.communicate(job.model_dump_json().encode())
         return _ANSWER.validate_json(output)
     except TimeoutError:
-        return f"the simulation took more than {PATIENCE:.0f} s and was given up"
+        return f"the simulation took more than {MAX_SECONDS:.0f} s and was given up"
     except ValidationError:
         return f"the simulation failed (exit code {process.returncode})"
     finally:

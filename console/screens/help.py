@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -10,6 +11,7 @@ from textual.screen import ModalScreen
 
 from slotdeck.console.drawing.cells import Line, Span, exact, left, wrap
 from slotdeck.console.drawing.glyphs import BAR_CACHED, BAR_FREE, BAR_LIVE, STATE_MARKS
+from slotdeck.console.drawing.scrolling import visible_from
 from slotdeck.console.keys.keymap import Keymap
 from slotdeck.console.screens.canvas import Canvas
 from slotdeck.console.terminal.themes import ConsoleTheme
@@ -54,7 +56,7 @@ def help_lines(keymap: Keymap) -> list[Line]:
 
 
 class HelpScreen(ModalScreen[None]):
-    """A panel over the Live screen; scrolls where the terminal is too small for it."""
+    """A panel over the page. It scrolls if the terminal is too small for it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("escape,question_mark,f1,q,enter,space", "close", "Close"),
@@ -62,11 +64,14 @@ class HelpScreen(ModalScreen[None]):
         ("up,k", "move(-1)", "Up"),
         ("pagedown", "move(10)", "Page down"),
         ("pageup", "move(-10)", "Page up"),
-        ("ctrl+c,f10,ctrl+q", "leave", "Quit"),
+        ("ctrl+c,f10,ctrl+q", "quit_console", "Quit"),
     ]
 
-    def __init__(self, theme: ConsoleTheme, keymap: Keymap, *, ascii_only: bool) -> None:
+    def __init__(
+        self, theme: ConsoleTheme, keymap: Keymap, on_quit: Callable[[], Awaitable[None]], *, ascii_only: bool
+    ) -> None:
         super().__init__()
+        self._on_quit = on_quit
         self._text = help_lines(keymap)
         self._canvas = Canvas(theme, ascii_only=ascii_only, id="panel")
         self._offset = 0
@@ -81,13 +86,13 @@ class HelpScreen(ModalScreen[None]):
         self._draw()
 
     def action_close(self) -> None:
-        """Back to the screen below."""
+        """Back to the page."""
         self.dismiss(None)
 
-    def action_leave(self) -> None:
-        """Quit from here as from anywhere."""
+    def action_quit_console(self) -> None:
+        """Quit, as from any page."""
         self.dismiss(None)
-        self.app.call_later(self.app.perform, "leave")  # type: ignore[attr-defined]
+        self.app.call_later(self._on_quit)
 
     def action_move(self, rows: int) -> None:
         """Scroll."""
@@ -97,7 +102,7 @@ class HelpScreen(ModalScreen[None]):
     def _draw(self) -> None:
         text = self._text
         room = max(1, self.app.size.height - 3)
-        self._offset = max(0, min(self._offset, len(text) - room))
+        self._offset = visible_from(self._offset, len(text), room)
         shown = text[self._offset : self._offset + room]
         below = len(text) - self._offset - len(shown)
         more = f"   ↓ {below} more lines: j k" if below else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -10,10 +10,8 @@ from textual.screen import ModalScreen
 
 from slotdeck.console.drawing.cells import Line, Span, blank, clean, exact
 from slotdeck.console.screens.canvas import Canvas
+from slotdeck.console.session.leaving import Choice, Leaving
 from slotdeck.console.terminal.themes import ConsoleTheme
-
-if TYPE_CHECKING:
-    from slotdeck.console.app import ConsoleApp
 
 CELLS = 60
 
@@ -23,7 +21,7 @@ def _people(number: int, what: str) -> str:
 
 
 class LeaveScreen(ModalScreen[None]):
-    """Asks, then shows the drain. ``app.leaving`` carries what goes on; the app's tick calls :meth:`refresh_text`."""
+    """Asks, then shows the drain. The app calls :meth:`refresh_text` whenever it draws."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("s", "choose('stop')", "Stop the engine too"),
@@ -32,8 +30,9 @@ class LeaveScreen(ModalScreen[None]):
         ("q,ctrl+c,f10,ctrl+q", "choose('force')", "Force"),
     ]
 
-    def __init__(self, theme: ConsoleTheme, *, ascii_only: bool) -> None:
+    def __init__(self, theme: ConsoleTheme, leaving: Leaving, *, ascii_only: bool) -> None:
         super().__init__()
+        self._leaving = leaving
         self._canvas = Canvas(theme, ascii_only=ascii_only, id="panel")
 
     def compose(self) -> ComposeResult:
@@ -45,16 +44,12 @@ class LeaveScreen(ModalScreen[None]):
     def on_resize(self) -> None:
         self.refresh_text()
 
-    @property
-    def console_app(self) -> ConsoleApp:
-        from slotdeck.console.app import ConsoleApp
-
-        assert isinstance(self.app, ConsoleApp)
-        return self.app
-
-    def action_choose(self, choice: str) -> None:
-        """One of stop, leave, stay, force."""
-        self.console_app.leaving.choose(choice)
+    def action_choose(self, choice: Choice) -> None:
+        """Answer the question: stop, leave, stay or force."""
+        if self._leaving.choose(choice):
+            self.dismiss(None)
+        else:
+            self.refresh_text()
 
     def refresh_text(self) -> None:
         """Draw the question, or the progress of the drain."""
@@ -65,11 +60,11 @@ class LeaveScreen(ModalScreen[None]):
         self._canvas.show(lines)
 
     def _text(self) -> list[Line]:
-        console = self.console_app
-        view = console.store.view
+        leaving = self._leaving
+        view = leaving.session.store.view
         running = view.occupied or 0
         waiting = (view.frame.waiting_count or 0) if view.frame else 0
-        if console.leaving.stage == "stopping":
+        if leaving.stage == "stopping":
             left = "nothing runs any more" if not running else f"{_people(running, 'still running')}"
             return [
                 ((f"  Stopping the engine: {left}.", "title"),),
@@ -78,7 +73,7 @@ class LeaveScreen(ModalScreen[None]):
                 _choice("q", "stop now, whatever still runs is cut"),
                 _choice("l", "leave the console, the engine ends by itself"),
             ]
-        if console.leaving.stage == "forcing":
+        if leaving.stage == "forcing":
             return [(("  Stopping the engine now.", "title"),)]
         idle = running + waiting == 0
         now = "Nobody is being served" if idle else f"{_people(running, 'running')}, {waiting} waiting"
@@ -91,8 +86,8 @@ class LeaveScreen(ModalScreen[None]):
             _choice("esc", "stay here"),
             _choice("q", "stop the engine now" if idle else "stop the engine now, requests are cut"),
         ]
-        if console.leaving.problem:
-            question += [(), ((f"  {clean(console.leaving.problem)}", "critical"),)]
+        if leaving.problem:
+            question += [(), ((f"  {clean(leaving.problem)}", "critical"),)]
         return question
 
 

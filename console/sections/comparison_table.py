@@ -11,7 +11,7 @@ from slotdeck.console.state.comparison import MIN_FIRST_TOKENS, MIN_GAPS, Compar
 COLUMNS = (16, 16, 11, 11)
 
 
-def card_lines(comparison: Comparison, cells: int) -> list[Line]:
+def comparison_lines(comparison: Comparison, cells: int) -> list[Line]:
     """One line while the minute after the change passes; then the card, or why nothing can be said."""
     closes: list[Span] = [("  esc", "key"), (" closes", "label")]
     head: list[Span] = [("± ", "key"), (comparison.words, "title")]

@@ -31,7 +31,7 @@ def finding_lines(
             lines += [
                 exact([("   ", "text"), (row, "text")], cells) for row in wrap(clean(finding.explanation), cells - 4, 3)
             ]
-        lines += _turn(finding, limits, cells, selected=number == place)
+        lines += _remedy(finding, limits, cells, selected=number == place)
         if number == place:
             for row_number, row in enumerate(wrap(clean(expected), cells - 10, 3)):
                 lines.append(exact([("         " if row_number else "   then  ", "label"), (row, "text")], cells))
@@ -50,20 +50,20 @@ def _heading(finding: Finding, cells: int, *, selected: bool) -> Line:
     return (*head, (cost, "value")) if cost and room > 0 else exact(head, cells)
 
 
-def _turn(finding: Finding, limits: LimitInfo, cells: int, *, selected: bool) -> list[Line]:
-    """What to turn, and the key that does it, or why it needs none any more."""
+def _remedy(finding: Finding, limits: LimitInfo, cells: int, *, selected: bool) -> list[Line]:
+    """What to change, and the keys that do it; or that it is done already."""
     hand: list[Span] = []
     if finding.in_force(limits):
         hand = [("   in force", "ok")]
     elif finding.changes and selected:
         keys = [key for name in finding.changes if (key := SETTING_KEYS.get(name))]
-        by_hand: list[Span] = [(", by hand ", "label"), (" ".join(keys), "key")] if keys else []
-        hand = [("   enter", "key"), (" turns it", "label"), *by_hand]
+        by_hand: list[Span] = [(", by hand with ", "label"), (" ".join(keys), "key")] if keys else []
+        hand = [("   enter", "key"), (" applies it", "label"), *by_hand]
     elif selected:
-        hand = [("   no knob helps", "label")]
+        hand = [("   no live setting helps", "label")]
     room = cells - 9 - sum(width(text) for text, _ in hand)
     first, *rest = wrap(clean(finding.remedy), max(20, room), 3) or [""]
-    lines = [exact([("   turn  ", "label"), (first, "title"), *hand], cells)]
+    lines = [exact([("   try   ", "label"), (first, "title"), *hand], cells)]
     return lines + [exact([("         ", "label"), (row, "title")], cells) for row in rest]
 
 
@@ -86,13 +86,13 @@ def outcome_lines(entries: Sequence[LogEntry], cells: int) -> list[Line]:
     return [*lines, blank(cells)]
 
 
-def well_lines(frame: Frame, late: WindowInfo, cells: int) -> list[Line]:
+def healthy_lines(frame: Frame, latency: WindowInfo, cells: int) -> list[Line]:
     """What is well, so that silence can be trusted: the newest frame, and the percentiles that were judged."""
-    minutes = "10 min" if late.seconds > 60 else "60 s"
+    minutes = "10 min" if latency.seconds > 60 else "60 s"
     rows: list[tuple[str, str, int | None]] = [
-        ("TTFT p95", formats.seconds(late.ttft_p95), late.ttft_count),
-        ("queue wait p95", formats.seconds(late.wait_p95), late.wait_count),
-        ("ITL p95", formats.gap(late.itl_p95), late.itl_count),
+        ("TTFT p95", formats.seconds(latency.ttft_p95), latency.ttft_count),
+        ("queue wait p95", formats.seconds(latency.wait_p95), latency.wait_count),
+        ("ITL p95", formats.gap(latency.itl_p95), latency.itl_count),
         ("preemptions", formats.count(frame.counters.preemptions), None),
         ("refused with 503", formats.count(frame.counters.rejected), None),
     ]

@@ -23,7 +23,7 @@ _MARKS: dict[str, Span] = {
 """Of several events in one cell the gravest is shown."""
 
 
-def timeline_lines(
+def strip_lines(
     chunks: Sequence[ChunkSummary], events: Sequence[FrameEvent], *, start: float, seconds: float, at: float, cells: int
 ) -> list[Line]:
     """Three lines: load as bars (nothing where nothing was recorded), marks of loud events, and the place of ``at``."""

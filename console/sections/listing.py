@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from slotdeck.console.drawing.scrolling import moved
 from slotdeck.engine.telemetry.frame import Frame, SlotInfo, WaitingInfo
 
 
@@ -76,10 +77,10 @@ class Listing:
 
     def cursor_at(self, place: int) -> Cursor | None:
         """The cursor on that place, or on the nearest there is."""
-        last = len(self.slots) + len(self.waiting) - 1
-        place = max(0, min(place, last))
-        if last < 0:
+        count = len(self.slots) + len(self.waiting)
+        if not count:
             return None
+        place = moved(place, 0, count)
         if place < len(self.slots):
             return Cursor(slot=self.slots[place].slot)
         return Cursor(request_id=self.waiting[place - len(self.slots)].request_id)

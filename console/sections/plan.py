@@ -11,7 +11,7 @@ from slotdeck.console.drawing import formats
 from slotdeck.console.drawing.cells import UNKNOWN, Line, Span, beside, clean, exact, left, right, wrap
 from slotdeck.console.keys.actions import SETTING_KEYS
 from slotdeck.console.planning.form import FIELDS, Form, origin, shown
-from slotdeck.console.settings.live_settings import shown as setting_shown
+from slotdeck.console.settings.values import shown as setting_shown
 from slotdeck.engine.telemetry.frame import LimitInfo
 
 FORM_CELLS = 39
@@ -108,7 +108,7 @@ def verdict_lines(plan: Plan, cells: int) -> list[Line]:
     return lines
 
 
-def what_if_lines(expected: Sequence[ServiceForecast], cells: int) -> list[Line]:
+def simulation_lines(expected: Sequence[ServiceForecast], cells: int) -> list[Line]:
     """What was simulated of the settings in force and of those advised."""
     head = f" {'simulated':<12}{'TTFT p95':>9}{'ITL p95':>9}{'tok/s':>7}{'preempted':>11}{'refused':>9}{'served':>8}"
     lines = [exact([(head, "label")], cells)]

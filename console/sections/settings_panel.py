@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from slotdeck.console.drawing.cells import UNKNOWN, Line, Span, exact, left, right, width, wrap
+from slotdeck.console.drawing.scrolling import visible_from
 from slotdeck.console.keys.actions import SETTING_KEYS
-from slotdeck.console.settings.live_settings import LIVE_SETTINGS, Edit, allowed, bounds, shown
+from slotdeck.console.settings.changes import Edit
+from slotdeck.console.settings.values import LIVE_SETTINGS, allowed_values, bounds, shown
 from slotdeck.engine.settings import SETTINGS
 from slotdeck.engine.telemetry.frame import LimitInfo
 
@@ -29,7 +31,7 @@ def settings_panel(limits: LimitInfo, edit: Edit | None, place: int, *, cells: i
         below = 0
     keys: list[Span] = [("enter", "key"), (" takes one in hand  ", "label"), ("esc", "key"), (" closes", "label")]
     room = max(1, rows - 1 - below)
-    first = max(0, min(place - room // 2, len(LIVE_SETTINGS) - room))
+    first = visible_from(place - room // 2, len(LIVE_SETTINGS), room)
     number = len(LIVE_SETTINGS)
     part = f"{first + 1}-{first + room} of {number}" if room < number else f"all {number}"
     lines = [exact([("─ settings ", "title"), (f" {part}   j k move  ", "label"), *keys], cells)]
@@ -61,4 +63,4 @@ def settings_panel(limits: LimitInfo, edit: Edit | None, place: int, *, cells: i
 
 def _whole(name: str, limits: LimitInfo) -> str:
     """What it is for and what is allowed."""
-    return f"{SETTINGS[name].help} ({allowed(name, bounds(name, limits))})"
+    return f"{SETTINGS[name].help} ({allowed_values(name, bounds(name, limits))})"

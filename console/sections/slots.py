@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from slotdeck.console.drawing import formats
 from slotdeck.console.drawing.cells import UNKNOWN, Line, Span, blank, clean, exact, left, right
 from slotdeck.console.drawing.glyphs import STATE_MARKS, gap_bars, progress
+from slotdeck.console.drawing.scrolling import visible_from
 from slotdeck.console.sections.listing import Choice, Listing
 from slotdeck.engine.telemetry.frame import Frame, SlotInfo
 
@@ -136,7 +137,7 @@ def table(frame: Frame, listed: Listing, cells: int, rows: int, choice: Choice) 
     slots = listed.slots
     lines = [header(cells, choice.sort)]
     room = _rooms(len(slots), rows)
-    offset = fitting_offset(len(slots), rows, choice.offset, listed.selected_slot)
+    offset = table_offset(len(slots), rows, choice.offset, listed.selected_slot)
     for place, slot in enumerate(slots[offset : offset + room], offset):
         line = row(slot, frame.minute.itl_p50, cells)
         lines.append(marked(line) if place == listed.selected_slot else line)
@@ -163,9 +164,7 @@ def _rooms(slots: int, rows: int) -> int:
     return max(0, room - 1) if slots > room else max(0, room)
 
 
-def fitting_offset(slots: int, rows: int, offset: int, selected: int | None) -> int:
-    """The offset nearest to ``offset`` with which the table is filled and the selected slot is in sight."""
-    room = _rooms(slots, rows)
-    if selected is not None and room:
-        offset = min(max(offset, selected - room + 1), selected)
-    return max(0, min(offset, slots - room))
+def table_offset(slots: int, rows: int, offset: int, selected: int | None) -> int:
+    """The first slot to show in a table of ``rows`` rows: near ``offset``, with the selected slot visible."""
+    keep = None if selected is None else range(selected, selected + 1)
+    return visible_from(offset, slots, _rooms(slots, rows), keep)

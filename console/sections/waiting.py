@@ -5,6 +5,7 @@ from __future__ import annotations
 from slotdeck.console.drawing import formats
 from slotdeck.console.drawing.cells import UNKNOWN, Line, Span, clean, exact, left, right, width
 from slotdeck.console.drawing.glyphs import sparkline
+from slotdeck.console.drawing.scrolling import visible_from
 from slotdeck.console.sections.listing import Listing
 from slotdeck.engine.telemetry.frame import Frame
 
@@ -34,18 +35,19 @@ def waiting_lines(frame: Frame, listed: Listing, cells: int, rows: int) -> list[
     gap = room - sum(width(text) for text, _ in end)
     lines = [exact([*start, (" " * gap, "text"), *end] if end else start, cells)]
     fit = rows - 1 if (number or 0) <= rows - 1 else max(0, rows - 2)
-    first = max(0, (listed.selected_waiting or 0) - fit + 1)
+    selected = listed.selected_waiting or 0
+    first = visible_from(0, len(listed.waiting), fit, range(selected, selected + 1))
     shown = listed.waiting[first : first + fit]
     places = {waiter.request_id: place for place, waiter in enumerate(frame.waiting, 1)}
     for number_listed, waiter in enumerate(shown, first):
         place = places[waiter.request_id]
         who = clean(waiter.user or "") or UNKNOWN
         estimate = UNKNOWN if waiter.estimate is None else formats.about(waiter.estimate)
-        selected = number_listed == listed.selected_waiting
+        is_selected = number_listed == listed.selected_waiting
         lines.append(
             exact(
                 [
-                    ("›" if selected else " ", "key"),
+                    ("›" if is_selected else " ", "key"),
                     (f"{place:>3}  ", "label"),
                     (left(who, min(24, max(8, cells // 5))), "text" if waiter.user else "label"),
                     ("  waited " if cells >= NARROW else "  for ", "label"),

@@ -1,25 +1,36 @@
-"""Leaving a console that started its engine: the question, the drain, the force."""
+"""Leaving the console: the question whether the engine stops too, its drain, and a forced stop."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable
+from typing import Literal
 
-if TYPE_CHECKING:
-    from slotdeck.console.app import ConsoleApp
+from slotdeck.console.session.host import Host
+from slotdeck.console.session.session import Session
 
 FORCED_EXIT_SECONDS = 3.0
 """Longest wait for an engine that was told to stop at once."""
 
+Choice = Literal["stop", "leave", "stay", "force"]
+
 
 class Leaving:
-    """What goes on between the first ``q`` and the end."""
+    """What happens between the first ``q`` and the end. ``hosted``: this console started the engine."""
 
-    def __init__(self, app: ConsoleApp) -> None:
-        self._app = app
+    def __init__(self, session: Session, host: Host, *, hosted: bool, ask: Callable[[], None]) -> None:
+        self._session = session
+        self._host = host
+        self._hosted = hosted
+        self._ask = ask
         self.stage: Literal["", "asking", "stopping", "forcing"] = ""
         self.problem = ""
-        """Why the engine did not stop, for the question."""
+        """Why the engine did not stop; the question shows it."""
+
+    @property
+    def session(self) -> Session:
+        """The session that would be left."""
+        return self._session
 
     @property
     def stopping(self) -> bool:
@@ -28,44 +39,42 @@ class Leaving:
 
     @property
     def exit_code(self) -> int:
-        """1 if the engine ended and nobody told it to."""
-        end = self._app.store.view.end
+        """1 if the engine ended without having been told to, else 0."""
+        end = self._session.store.view.end
         return 0 if end is None or end.clean else 1
 
-    def action_leave(self) -> None:
-        """Quit. A hosted engine may be stopped too, which is always asked; any other goes on serving."""
-        view = self._app.store.view
-        if not self._app.hosted or view.frame is None or view.disconnected is not None:
-            self._app.exit(self.exit_code)
+    def quit(self) -> None:
+        """Quit. Only an engine that this console started may be stopped too, and only after asking."""
+        view = self._session.store.view
+        if not self._hosted or view.frame is None or view.disconnected is not None:
+            self._host.end(self.exit_code)
             return
-        from slotdeck.console.screens.leave import LeaveScreen
-
         self.stage, self.problem = "asking", ""
-        self._app.push_screen(LeaveScreen(self._app.colours, ascii_only=self._app.ascii_only))
+        self._ask()
 
-    def choose(self, choice: str) -> None:
-        """The answer to the question: ``stop``, ``leave``, ``stay`` or ``force``."""
-        app = self._app
-        if choice == "leave" or app.store.view.disconnected is not None:
-            app.exit(self.exit_code)
+    def choose(self, choice: Choice) -> bool:
+        """Take the answer to the question. True closes the question."""
+        closes = False
+        if choice == "leave" or self._session.store.view.disconnected is not None:
+            self._host.end(self.exit_code)
         elif choice == "stay" and self.stage == "asking":
             self.stage = ""
-            app.pop_screen()
+            closes = True
         elif choice == "force" and self.stage == "forcing":
-            app.exit(0)
+            self._host.end(0)
         elif choice == "force" or (choice == "stop" and self.stage == "asking"):
             self.stage = "forcing" if choice == "force" else "stopping"
-            app.run_worker(self._stop_engine(force=choice == "force"), group="stopping", exit_on_error=False)
-        app.draw()
+            self._host.run_in_background(self._stop_engine(force=choice == "force"), "stopping")
+        return closes
 
     async def _stop_engine(self, *, force: bool) -> None:
-        """Ask the engine to end; the end of its frames ends the console. A refusal goes back to the question."""
-        app = self._app
-        answer = await app.source.shutdown(force)
-        if not answer.ok and app.store.view.disconnected is None:
+        """Ask the engine to end. The end of its frames ends the console; a refusal goes back to the question."""
+        store = self._session.store
+        answer = await self._session.source.shutdown(force)
+        if not answer.ok and store.view.disconnected is None:
             self.stage = "asking"
             self.problem = f"the engine does not stop: {answer.message or 'no reason given'}"
-        elif force or app.store.view.disconnected is not None:
+        elif force or store.view.disconnected is not None:
             if force:
                 await asyncio.sleep(FORCED_EXIT_SECONDS)
-            app.exit(0)
+            self._host.end(0)

@@ -1,4 +1,4 @@
-"""Short dialogues on the status line: a text to type, a question to answer with y."""
+"""Short dialogues on the status line: a text to type, a question to answer, a change of settings to confirm."""
 
 from __future__ import annotations
 
@@ -6,14 +6,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from slotdeck.console.session.status import Status
-from slotdeck.console.settings.change_preview import Consequence
+from slotdeck.console.settings.change_preview import ChangePreview
 
-MAX_ENTRY = 64
+MAX_TEXT = 64
+"""Characters that can be typed."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """A sentence on the status line."""
+
+    head: str = ""
+    """What it is about."""
+    text: str = ""
+    level: str = "text"
+    """Name of the style that says how serious it is."""
 
 
 class Prompt(Protocol):
-    """While one is open it gets every key."""
+    """A dialogue. While it is open it gets every key."""
 
     @property
     def status(self) -> Status:
@@ -21,16 +32,16 @@ class Prompt(Protocol):
         ...
 
     def press(self, key: str, character: str | None) -> bool:
-        """Take a key; False closes the prompt."""
+        """Take a key. False closes the prompt."""
         ...
 
 
 @dataclass
-class Entry:
-    """A text being typed. ``changed`` hears of every change, so that its effect shows at once."""
+class TextPrompt:
+    """A text that takes effect while it is typed: ``on_change`` is called with every new text."""
 
     label: str
-    changed: Callable[[str], None]
+    on_change: Callable[[str], None]
     text: str = ""
 
     @property
@@ -42,20 +53,20 @@ class Entry:
             return False
         if key in ("escape", "ctrl+c"):
             self.text = ""
-            self.changed("")
+            self.on_change("")
             return False
         self.text = _edited(self.text, key, character)
-        self.changed(self.text)
+        self.on_change(self.text)
         return True
 
 
 @dataclass
-class Typed:
-    """A value being typed. ``done`` takes the text on enter and says why it cannot be, or nothing; esc drops it."""
+class ValuePrompt:
+    """A value that takes effect on enter. ``on_enter`` takes the text and returns why it is refused, or ``None``."""
 
     label: str
     hint: str
-    done: Callable[[str], str | None]
+    on_enter: Callable[[str], str | None]
     text: str = ""
     problem: str | None = None
 
@@ -66,7 +77,7 @@ class Typed:
 
     def press(self, key: str, character: str | None) -> bool:
         if key == "enter":
-            self.problem = self.done(self.text)
+            self.problem = self.on_enter(self.text)
             return self.problem is not None
         if key in ("escape", "ctrl+c"):
             return False
@@ -75,12 +86,12 @@ class Typed:
 
 
 @dataclass
-class Question:
-    """Asks before something that cannot be taken back; only ``y`` does it, any other key lets it be."""
+class ConfirmPrompt:
+    """A question before something that cannot be undone. ``y`` confirms it, any other key closes the question."""
 
     head: str
     text: str
-    confirmed: Callable[[], None]
+    on_confirm: Callable[[], None]
 
     @property
     def status(self) -> Status:
@@ -88,27 +99,28 @@ class Question:
 
     def press(self, key: str, character: str | None) -> bool:
         if key == "y":
-            self.confirmed()
+            self.on_confirm()
         return False
 
 
 @dataclass
-class Offer:
-    """Offers a change of settings with what would follow from it now; only enter makes it."""
+class ProposalPrompt:
+    """A proposed change of settings with its effect. Enter applies the change, any other key drops it."""
 
     head: str
-    follows: Callable[[], Consequence]
-    confirmed: Callable[[], None]
+    preview: Callable[[], ChangePreview]
+    """The effect, computed from the newest frame."""
+    on_confirm: Callable[[], None]
 
     @property
     def status(self) -> Status:
-        follows = self.follows()
-        level = "text" if follows.level == "ok" else follows.level
-        return Status(f"{self.head}:", f"{follows.text}  enter applies, any other key drops", level)
+        preview = self.preview()
+        level = "text" if preview.level == "ok" else preview.level
+        return Status(f"{self.head}:", f"{preview.text}  enter applies, any other key drops", level)
 
     def press(self, key: str, character: str | None) -> bool:
         if key == "enter":
-            self.confirmed()
+            self.on_confirm()
         return False
 
 
@@ -118,6 +130,6 @@ def _edited(text: str, key: str, character: str | None) -> str:
         return text[:-1]
     if key == "ctrl+u":
         return ""
-    if character is not None and character.isprintable() and len(text) < MAX_ENTRY:
+    if character is not None and character.isprintable() and len(text) < MAX_TEXT:
         return text + character
     return text

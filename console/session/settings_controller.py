@@ -1,150 +1,95 @@
-"""The admin's hand on the knobs: what the keys do with :class:`Knobs`, and the panel that lists all settings."""
+"""Changes live settings: what the keys of a setting do, and the commands that are sent to the source."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from slotdeck.console.drawing.cells import Line
-from slotdeck.console.sections.comparison_table import card_lines
-from slotdeck.console.sections.settings_panel import settings_panel
-from slotdeck.console.session.prompts import Offer
-from slotdeck.console.settings.change_preview import Consequence, consequence_of_all
-from slotdeck.console.settings.live_settings import LIVE_SETTINGS, NOT_CONNECTED, Change, Value, turns
-from slotdeck.console.state.store import View
+from slotdeck.console.keys.actions import Command, Handlers
+from slotdeck.console.session.host import Host
+from slotdeck.console.session.prompts import ProposalPrompt
+from slotdeck.console.session.status_line import Message, StatusLine
+from slotdeck.console.settings.change_preview import ChangePreview, preview_changes
+from slotdeck.console.settings.changes import ChangeRequest, setting_changes
+from slotdeck.console.settings.editor import SettingsEditor
+from slotdeck.console.settings.values import Value
+from slotdeck.console.sources.base import FrameSource
+from slotdeck.console.state.store import Store
+from slotdeck.engine.telemetry.frame import Frame
 
-if TYPE_CHECKING:
-    from slotdeck.console.app import ConsoleApp
-
-
-ROWS_LEFT = 14
-"""Rows of the terminal that the panel leaves to what lies under it, title and status line included."""
+NOT_CONNECTED = "no engine is connected, so nothing can be changed"
 
 
 class SettingsController:
-    """Takes a setting in hand, turns it, sends it, takes it back."""
+    """Edits a setting, proposes several, sends changes and takes them back."""
 
-    def __init__(self, app: ConsoleApp) -> None:
-        self._app = app
+    def __init__(self, source: FrameSource, store: Store, status: StatusLine, host: Host) -> None:
+        self._source = source
+        self._store = store
+        self._status = status
+        self._host = host
+        self._not_connected: Message | None = None
+        self.editor = SettingsEditor(status.say)
+        self.handlers: Handlers = {
+            Command.EDIT_SETTING: self.edit,
+            Command.STEP: self.editor.step,
+            Command.DIGIT: self.editor.type_digit,
+            Command.ERASE: self.editor.erase,
+            Command.APPLY: self.apply,
+            Command.DROP: self.editor.drop,
+            Command.UNDO: self.undo,
+        }
 
-    def action_knob(self, name: str) -> None:
-        """Take a setting in hand."""
-        app = self._app
-        if app.store.view.frame is None or app.store.view.disconnected is not None:
-            app.say(NOT_CONNECTED, failed=True)
-        else:
-            app.knobs.select(name, app.store.view.limits)
+    def on_frame(self, frame: Frame) -> None:
+        """Take a new frame, which may confirm a change."""
+        self._status.withdraw(self._not_connected)
+        self.editor.on_frame(frame)
 
-    def action_step(self, direction: int) -> None:
-        """Turn the knob in hand."""
-        self._app.knobs.step(direction)
+    def edit(self, name: str) -> None:
+        """Begin to edit a setting, if it can be changed."""
+        if self._refusal({name}) is None:
+            self.editor.select(name, self._store.view.limits)
 
-    def action_digit(self, digit: int) -> None:
-        """Type a number."""
-        self._app.knobs.type(str(digit))
+    def apply(self) -> None:
+        """Send the edited value."""
+        self._send(self.editor.apply())
 
-    def action_erase(self) -> None:
-        """Take a digit back."""
-        self._app.knobs.erase()
+    def undo(self) -> None:
+        """Take the last change back, unless somebody else changed a setting since."""
+        self._send(self.editor.undo())
 
-    def action_drop(self) -> None:
-        """Let the knob go."""
-        self._app.knobs.drop()
+    def propose(self, values: Mapping[str, Value]) -> Message | None:
+        """Show what these settings together would do; enter applies them, any other key drops them.
 
-    def action_apply(self) -> None:
-        """Send the knob's value."""
-        self._send(self._app.knobs.apply())
-
-    def action_undo(self) -> None:
-        """Take the last change back, unless someone else changed a setting since."""
-        self._send(self._app.knobs.undo())
-
-    def offer(self, changes: Mapping[str, Value]) -> None:
-        """Say what these settings together would mean; enter sends them, any other key lets them be."""
-        app = self._app
-        if app.store.view.frame is None or app.store.view.disconnected is not None:
-            app.say(NOT_CONNECTED, failed=True)
-            return
-        wanted = turns(changes, app.store.view.limits)
+        Returns the message that says why there is nothing to propose, or ``None``.
+        """
+        if (refusal := self._refusal(values)) is not None:
+            return refusal
+        wanted = setting_changes(values, self._store.view.limits)
         if not wanted:
-            app.say("these settings are in force already")
-            return
+            return self._status.say("these settings are in force already")
 
-        def follows() -> Consequence:
-            frame = app.store.view.frame
-            return consequence_of_all(wanted, frame) if frame is not None else Consequence(NOT_CONNECTED, "critical")
+        def preview() -> ChangePreview:
+            frame = self._store.view.frame
+            return ChangePreview(NOT_CONNECTED, "critical") if frame is None else preview_changes(wanted, frame)
 
-        app.prompt = Offer(Change(wanted).words, follows, lambda: self._send(app.knobs.turn(wanted)))
+        description = ChangeRequest(wanted).description
+        self._status.ask(ProposalPrompt(description, preview, lambda: self._send(self.editor.apply_all(wanted))))
+        return None
 
-    def _send(self, order: tuple[Change, int] | None) -> None:
-        if order is not None:
-            self._app.run_worker(self._change(*order), group="commands", exit_on_error=False)
+    def _refusal(self, names: Mapping[str, Value] | set[str]) -> Message | None:
+        """Why these settings cannot be changed now, said on the status line; ``None`` if they can."""
+        view = self._store.view
+        if view.frame is None or view.disconnected is not None:
+            self._not_connected = self._status.say(NOT_CONNECTED, failed=True)
+            return self._not_connected
+        capabilities = self._source.capabilities
+        if not capabilities.settings.issuperset(names):
+            return self._status.say(capabilities.refusal or "this source cannot change the setting", failed=True)
+        return None
 
-    async def _change(self, change: Change, revision: int) -> None:
-        self._app.knobs.answered(await self._app.source.change(dict(change.changes), revision))
+    def _send(self, request: ChangeRequest | None) -> None:
+        if request is not None:
+            self._host.run_in_background(self._change(request), "commands")
 
-
-class Card:
-    """Before and after the newest change, over the lower part of the page until it is closed."""
-
-    def __init__(self, app: ConsoleApp) -> None:
-        self._app = app
-        self._closed: float | None = None
-        """When the comparison that was closed began."""
-
-    @property
-    def open(self) -> bool:
-        """There is one, and it was not closed."""
-        comparison = self._app.shown_view.comparison
-        return comparison is not None and comparison.began != self._closed
-
-    def action_close(self) -> None:
-        """Close this one; the next change has its own."""
-        comparison = self._app.shown_view.comparison
-        self._closed = comparison.began if comparison is not None else None
-
-    def lines(self, view: View, cells: int) -> tuple[Line, ...]:
-        """What is drawn; empty while there is none."""
-        return tuple(card_lines(view.comparison, cells)) if view.comparison is not None and self.open else ()
-
-
-class SettingsPanel:
-    """All live settings over the lower part of the page. While it is open its actions go before the page's."""
-
-    def __init__(self, app: ConsoleApp) -> None:
-        self._app = app
-        self.open = False
-        self.place = 0
-        """Of the selected row."""
-
-    def action_settings(self) -> None:
-        """Open or close."""
-        self.open = not self.open
-
-    def action_close(self) -> None:
-        """Close."""
-        self.open = False
-
-    def action_move(self, rows: int) -> None:
-        """Select another setting."""
-        self.place = max(0, min(self.place + rows, len(LIVE_SETTINGS) - 1))
-
-    def action_end(self, direction: int) -> None:
-        """Select the first or the last one."""
-        self.action_move(direction * len(LIVE_SETTINGS))
-
-    def action_page(self, direction: int) -> None:
-        """As :meth:`action_end`: there is one page."""
-        self.action_end(direction)
-
-    def action_inspect(self) -> None:
-        """Take the selected setting in hand."""
-        self._app.knob_hand.action_knob(LIVE_SETTINGS[self.place])
-
-    def lines(self, cells: int, height: int) -> tuple[Line, ...]:
-        """What is drawn on a terminal of that size; empty while it is closed."""
-        if not self.open:
-            return ()
-        rows = max(3, height - ROWS_LEFT)
-        lines = settings_panel(self._app.store.view.limits, self._app.knobs.edit, self.place, cells=cells, rows=rows)
-        return tuple(lines)
+    async def _change(self, request: ChangeRequest) -> None:
+        self.editor.on_answer(await self._source.change(request.values, request.base))

@@ -1,7 +1,7 @@
-"""What every source of frames offers the console, whatever stands behind it.
+"""What every source of frames offers the console.
 
-A source yields whole frames and says when it lost its other side; it takes the few commands a console may give.
-Other servers and recordings are further classes of this shape; no screen knows which one it looks at.
+A source yields whole frames, reports when the connection is lost, and takes the few commands that a console may give.
+An engine is one kind of source and a recording is another. No page knows which kind it shows.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ class EngineEnd:
     """The engine's process is gone."""
 
     how: str = ""
-    """A few words, empty if it is not known: ``signal 9, out of memory?``."""
+    """How it ended in a few words, such as ``signal 9, out of memory?``; empty if unknown."""
     clean: bool = False
-    """It was told to stop."""
+    """The engine was told to stop."""
     log: Path | None = None
-    """Where its last lines are, if they are in a file."""
+    """The log file with its last lines, if there is one."""
 
     @property
     def sentence(self) -> str:
-        """For the shell, after the console."""
+        """One sentence to print in the shell after the console has ended."""
         how = f" ({self.how})" if self.how else ""
         return f"the engine has ended{how}" + (f"; its log: {self.log}" if self.log is not None else "")
 
 
 @dataclass(frozen=True)
 class Disconnected:
-    """No frames at present: ``reason`` is a short sentence. The source goes on trying unless ``final``."""
+    """No frames come at present; ``reason`` is a short sentence. The source keeps trying unless ``final`` is set."""
 
     reason: str
     final: bool = False
     end: EngineEnd | None = None
-    """Set once it is known that the process itself has ended, and not only the connection to it."""
+    """Set once it is known that the process has ended, and not only the connection to it."""
 
 
 @dataclass(frozen=True)
 class Past:
-    """Frames of a second each from before the first one that came, oldest first, for what is drawn over time.
+    """Earlier frames, one for each second, oldest first, so that plots do not begin empty.
 
-    They are of the engine that gave the last frame, and may hold times that were seen already.
+    They come from the engine that sent the last frame. Some may be from times that the console has seen already.
     """
 
     frames: tuple[Frame, ...]
@@ -59,38 +59,54 @@ Update = Frame | Past | Disconnected
 
 
 @dataclass(frozen=True)
+class Capabilities:
+    """Which commands a source takes. The console refuses the others at once, with ``refusal`` as the reason."""
+
+    settings: frozenset[str] = frozenset()
+    """Names of the live settings that can be changed."""
+    cancel: bool = False
+    """Requests can be cancelled."""
+    refusal: str = ""
+
+
+@dataclass(frozen=True)
 class Answer:
-    """What came of a command. ``ok`` False: nothing was changed, and ``message`` says why in one sentence."""
+    """The result of a command. If ``ok`` is False nothing was changed, and ``message`` says why in one sentence."""
 
     ok: bool
     revision: int | None = None
-    """Of the settings after an accepted change; a frame with at least this revision confirms it."""
+    """Revision of the settings after an accepted change. A frame with at least this revision confirms the change."""
     message: str | None = None
     conflict: bool = False
     """Someone else changed a setting since the given revision."""
     unknown: bool = False
-    """Not ok, but it may have been done all the same: the command was sent, and no answer came."""
+    """The command was sent and no answer came, so it may have been carried out although ``ok`` is False."""
 
 
 class FrameSource(Protocol):
-    """Frames in, commands out. Commands never raise for what can go wrong on the other side: they answer."""
+    """Gives frames and takes commands. If a command fails on the other side its answer says so; it never raises."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Which commands this source takes."""
+        ...
 
     def updates(self) -> AsyncIterator[Update]:
-        """Frames and disconnections in order, for as long as the console runs."""
+        """Frames and disconnections in order, as long as the console runs."""
         ...
 
     async def change(self, changes: dict[str, Any], revision: int | None) -> Answer:
-        """Change live settings by name, all or none; with ``revision``, only if nobody else did meanwhile."""
+        """Change live settings by name, all or none. With ``revision`` it fails if somebody else changed one since."""
         ...
 
     async def cancel(self, request_id: str) -> Answer:
-        """End one request, waiting or running."""
+        """Cancel one waiting or running request."""
         ...
 
     async def request(self, request_id: str) -> RequestDetail | Answer:
-        """One request's life so far; an answer that is not ok if it is not known here."""
+        """The history of one request so far, or an answer that is not ok if the source does not know the request."""
         ...
 
     async def shutdown(self, force: bool) -> Answer:
-        """Ask the engine to drain and end; with ``force``, to end running requests at once."""
+        """Ask the engine to drain and end. With ``force`` it cuts running requests off at once."""
         ...

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 
 from slotdeck.console.client import messages
 from slotdeck.console.hosting.process import end_in_words, exit_code, lives, lock_holder
-from slotdeck.console.sources.base import Answer, Disconnected, EngineEnd, Past, Update
+from slotdeck.console.sources.base import Answer, Capabilities, Disconnected, EngineEnd, Past, Update
+from slotdeck.engine.settings import SETTINGS
 from slotdeck.engine.telemetry.frame import Frame
 
 if TYPE_CHECKING:
@@ -48,6 +49,11 @@ class EngineSource:
         self._last: Frame | None = None
         self._pid: int | None = None
         """Of the engine that sent the last frame, if this machine knows a process of that number."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """An engine takes every command."""
+        return Capabilities(frozenset(name for name, setting in SETTINGS.items() if setting.live), cancel=True)
 
     def _client(self) -> httpx.AsyncClient:
         import httpx

@@ -1,6 +1,7 @@
-"""A recorded stream of frames (NDJSON, gzip by name) as a source, and the writer of such files.
+"""A recorded stream of frames as a source, and the writer of such files.
 
-Tests and pictures are fed from recordings of real runs. A recording takes no commands.
+A recording has one frame in JSON a line, and is compressed if its name ends in ``.gz``. Tests and screenshots use
+recordings of real runs.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from slotdeck.console.sources.base import Answer, Disconnected, Update
+from slotdeck.console.sources.base import Answer, Capabilities, Disconnected, Update
 from slotdeck.engine.telemetry.frame import Frame
 
 if TYPE_CHECKING:
     from slotdeck.engine.telemetry.requests.detail import RequestDetail
 
 MAX_PAUSE = 5.0
-"""Seconds; longer holes, in which nothing was recorded, are passed over."""
+"""Seconds. Longer gaps in a recording are shortened to this."""
 
 
 def _open(path: Path, mode: str) -> IO[bytes]:
@@ -26,7 +27,7 @@ def _open(path: Path, mode: str) -> IO[bytes]:
 
 
 def read_frames(path: Path) -> Iterator[Frame]:
-    """The frames of a recording in order. Raises OSError, and pydantic.ValidationError at a broken line."""
+    """The frames of a recording in order. Raises OSError, and pydantic.ValidationError for a broken line."""
     with _open(path, "rb") as file:
         for line in file:
             if line.strip():
@@ -34,7 +35,7 @@ def read_frames(path: Path) -> Iterator[Frame]:
 
 
 def write_frames(path: Path, frames: Iterable[Frame]) -> int:
-    """Write frames one a line; returns how many. Raises OSError."""
+    """Write one frame a line. Returns the number of frames. Raises OSError."""
     number = 0
     with _open(path, "wb") as file:
         for frame in frames:
@@ -43,11 +44,14 @@ def write_frames(path: Path, frames: Iterable[Frame]) -> int:
     return number
 
 
-class RecordingSource:
-    """Plays frames.
+NOT_CHANGEABLE = "a recording cannot be changed"
 
-    ``speed`` 1 keeps the pace at which they were recorded, 2 plays twice as fast, None gives all at once. After the
-    last frame ``ending`` is given if there is one, else the source stays silent.
+
+class RecordingSource:
+    """Plays recorded frames.
+
+    ``speed`` 1 keeps the recorded pace, 2 plays twice as fast, and None gives all frames at once. After the last frame
+    the source gives ``ending`` if there is one, and then stays silent.
     """
 
     def __init__(
@@ -56,6 +60,11 @@ class RecordingSource:
         self._frames = frames
         self._speed = speed
         self._ending = ending
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """A recording takes no commands."""
+        return Capabilities(refusal=NOT_CHANGEABLE)
 
     async def updates(self) -> AsyncIterator[Update]:
         """See :class:`FrameSource`."""
@@ -70,17 +79,17 @@ class RecordingSource:
         await asyncio.Event().wait()
 
     async def change(self, changes: dict[str, Any], revision: int | None) -> Answer:
-        """Refused: what is recorded is over."""
-        return Answer(False, message="a recording cannot be changed")
+        """Always refused."""
+        return Answer(False, message=NOT_CHANGEABLE)
 
     async def cancel(self, request_id: str) -> Answer:
-        """Refused: what is recorded is over."""
-        return Answer(False, message="a recording cannot be changed")
+        """Always refused."""
+        return Answer(False, message=NOT_CHANGEABLE)
 
     async def request(self, request_id: str) -> RequestDetail | Answer:
-        """Refused: frames are recorded, not the steps of each request."""
+        """Always refused: a recording has frames, not the steps of each request."""
         return Answer(False, message="a recording does not hold what each step did to a request")
 
     async def shutdown(self, force: bool) -> Answer:
-        """Refused: there is no engine."""
+        """Always refused: there is no engine."""
         return Answer(False, message="a recording has no engine to stop")

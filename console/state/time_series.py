@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from slotdeck.console.settings.live_settings import LIVE_SETTINGS, words
+from slotdeck.console.settings.values import LIVE_SETTINGS, describe_change
 from slotdeck.engine.telemetry.frame import Frame, LimitInfo, SlotState
 
 SECONDS = 600
@@ -150,5 +150,5 @@ def changed_settings(before: LimitInfo, after: LimitInfo) -> list[str]:
         if name == "mode":  # a mode that was asked for counts, also while what runs under the old one drains
             old, new = before.next_mode or old, after.next_mode or new
         if old != new:
-            found.append(words(name, old, new))
+            found.append(describe_change(name, old, new))
     return found

@@ -13,6 +13,7 @@ from slotdeck.console.advice.recorded import replay
 from slotdeck.console.advice.step_model import StepModel
 from slotdeck.console.advice.traffic import Edge
 from slotdeck.console.planning.predictions import can_be_predicted, prediction_text
+from slotdeck.console.sources.history import local_history
 from slotdeck.engine.settings import LiveSettings
 from slotdeck.engine.telemetry.frame import LimitInfo, WindowInfo
 from slotdeck.engine.telemetry.history.schema import RequestRecord
@@ -94,4 +95,5 @@ def test_what_cannot_be_predicted_says_why(tmp_path: Path, monkeypatch: pytest.M
     assert can_be_predicted(finding)
     assert not can_be_predicted(Finding("queue", "warn", "w", (), "t", "y"))
     assert not can_be_predicted(Finding("refused", "warn", "w", (), "t", "y", {"slots": 5}))
-    assert prediction_text(run(), finding).startswith("–  this server does not report its model and device")
+    text = prediction_text(run(), finding, local_history())
+    assert text.startswith("–  this server does not report its model and device")

@@ -1,19 +1,20 @@
-"""The running app: keys, knobs, pausing, themes, load. Driven by keys as an admin would."""
+"""The running app: keys, settings, pausing, themes, load. Driven by keys as an admin would."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
 from textual.color import Color
 from textual.theme import Theme
 
-from slotdeck.console.app import ConsoleApp
 from slotdeck.console.drawing.cells import plain
-from slotdeck.console.keys.actions import ACTIONS, SETTING_KEYS
+from slotdeck.console.keys.actions import ACTIONS, SETTING_KEYS, Command
 from slotdeck.console.keys.keymap import Keymap
 from slotdeck.console.pages.page_registry import PAGES, make_page
 from slotdeck.console.screens.help import HelpScreen, help_lines
-from slotdeck.console.settings.live_settings import LIVE_SETTINGS
+from slotdeck.console.settings.values import LIVE_SETTINGS
 from slotdeck.console.sources.base import Answer
 from slotdeck.console.terminal.configuration import ConsoleConfiguration
 from tests.support import frames
@@ -22,7 +23,7 @@ from tests.support.console_app import GONE, FakeLoad, confirmed, console, screen
 SIZE = (80, 24)
 
 
-async def test_turning_a_knob_shows_consequence_then_pending_then_confirmed() -> None:
+async def test_editing_a_setting_shows_its_effect_then_pending_then_confirmed() -> None:
     app, source = console(frames.steady())
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "slots 3/4")
@@ -71,7 +72,7 @@ async def test_pause_freezes_the_view_but_not_the_store() -> None:
         await pilot.press("space")
         await seen(pilot, "PAUSED")
         source.give(frames.draining())
-        await until(pilot, lambda: app.store.view.frame == frames.draining())
+        await until(pilot, lambda: app.services.session.store.view.frame == frames.draining())
         await pilot.pause(0.3)
         assert "draining" not in screen_text(app)
         await pilot.press("s")
@@ -90,7 +91,7 @@ async def test_disconnect_and_restart() -> None:
         source.give(frames.empty().model_copy(update={"boot_id": "boot-2"}))
         await seen(pilot, "slots 0/4")
         assert "DISCONNECTED" not in screen_text(app)
-        assert app.store.view.events[-2].text == "the engine was restarted"
+        assert app.services.session.store.view.events[-2].text == "the engine was restarted"
 
 
 async def test_a_source_that_fails_is_a_banner_not_a_crash() -> None:
@@ -144,11 +145,11 @@ async def test_filter_and_sort() -> None:
         assert "tablet" in screen_text(app)
         await pilot.press("backspace", "backspace", "backspace", *"phone", "enter")
         await until(pilot, lambda: "decode    laptop" not in screen_text(app))
-        assert app.prompt is None
+        assert app.services.status.prompt is None
         await pilot.press("escape")
         await seen(pilot, "decode    laptop")
         await pilot.press(*[">"] * 4)
-        await seen(pilot, "prmpt+out▾" if app.page.state.choice.sort == "output" else "▾")  # type: ignore[attr-defined]
+        await seen(pilot, "prmpt+out▾" if app.services.navigator.page.state.choice.sort == "output" else "▾")  # type: ignore[attr-defined]
         rows = [line for line in screen_text(app).splitlines() if "● decode" in line]
         outputs = [int(line.split("+")[1].split()[0]) for line in rows]
         assert outputs == sorted(outputs, reverse=True)
@@ -163,7 +164,7 @@ async def test_con_07_the_selected_request_can_be_cancelled_after_asking() -> No
         await pilot.press("j", "K")
         await seen(pilot, "cancel laptop?")
         await pilot.press("n")
-        await until(pilot, lambda: app.prompt is None)
+        await until(pilot, lambda: app.services.status.prompt is None)
         assert source.cancelled == []
         await pilot.press("K", "y")
         await seen(pilot, "laptop cancelled")
@@ -226,8 +227,13 @@ async def test_the_refresh_rate_goes_down_and_round() -> None:
         await seen(pilot, "drawn 4 times a second")
 
 
-async def test_own_keys_take_the_place_of_the_registry_s_and_bad_ones_are_said() -> None:
-    own = {"pause": "p" if "kv_tokens" not in SETTING_KEYS else "x", "load": ["f5", "L"], "nonsense": "n", "undo": "q"}
+async def test_keys_of_the_user_replace_those_of_the_registry_and_bad_ones_are_reported() -> None:
+    own: dict[str, Any] = {
+        "pause": "x",
+        "load": ["f5", "L"],
+        "nonsense": "n",
+        "undo": "q",
+    }
     app, _source = console(frames.steady(), configuration=ConsoleConfiguration(keys=own))
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "slots 3/4")
@@ -236,13 +242,13 @@ async def test_own_keys_take_the_place_of_the_registry_s_and_bad_ones_are_said()
         assert any("undo cannot have 'q'" in toast for toast in toasts)
         await pilot.press("space")
         assert "PAUSED" not in screen_text(app)
-        await pilot.press(own["pause"])  # type: ignore[arg-type]
+        await pilot.press("x")
         await seen(pilot, "PAUSED")
 
 
 async def test_simulated_users_start_stop_and_leave_with_the_console() -> None:
     load = FakeLoad()
-    app, _source = console(frames.empty(), on_toggle_load=load)
+    app, _source = console(frames.empty(), load=load)
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "press L")
         await pilot.press("L")
@@ -306,25 +312,37 @@ async def test_the_palette_runs_actions() -> None:
         await seen(pilot, "PAUSED")
 
 
-async def test_one_registry_feeds_keys_palette_footer_and_help() -> None:
-    keymap = Keymap()
+async def test_every_command_has_a_handler_on_every_page_that_has_its_key() -> None:
     app, _source = console(frames.steady())
     async with app.run_test(size=SIZE):
-        for action in ACTIONS:
-            pages = action.pages or tuple(PAGES)
-            assert any(callable(getattr(handler, f"action_{action.call[0]}", None)) for handler in handlers(app, pages))
-    for page in (*PAGES, "panel"):
-        for editing in (False, True):
-            keys: dict[str, str] = {}
-            for action in ACTIONS:
-                if action.mode == ("browse" if editing else "knob") or (action.pages and page not in action.pages):
-                    continue
-                for key in action.keys:
-                    met = keymap.action_for(key, editing=editing, page=page)
-                    assert met is not None
-                    assert met is action or bool(met.pages) > bool(action.pages), f"two actions want {key}"
-                    keys[key] = action.label
-            assert "q" in keys
+        services = app.services
+        pages = {name: make_page(name, services.context).handlers for name in PAGES}
+    tables = pages | {"panel": services.settings_panel.handlers}
+    for action in ACTIONS:
+        for page in action.pages:
+            assert action.command in tables[page], f"{page} has a key for {action.label} and no handler"
+        everywhere = action.command in services.handlers
+        assert everywhere or any(action.command in table for table in pages.values()), action.label
+    known: dict[str, Any] = {action.command for action in ACTIONS}
+    assert all(set(table) <= known for table in (services.handlers, *tables.values())), "a handler without a key"
+
+
+@pytest.mark.parametrize("editing", [False, True])
+@pytest.mark.parametrize("page", [*PAGES, "panel"])
+def test_no_two_actions_want_the_same_key(page: str, editing: bool) -> None:
+    keymap = Keymap()
+    refused = "browsing" if editing else "editing"
+    here = [a for a in ACTIONS if a.mode != refused and (not a.pages or page in a.pages)]
+    for action in here:
+        for key in action.keys:
+            met = keymap.action_for(key, editing=editing, page=page)
+            assert met is not None
+            assert met is action or bool(met.pages) > bool(action.pages), f"two actions want {key}"
+    assert "q" in {key for action in here for key in action.keys}
+
+
+def test_help_and_footer_list_the_registry() -> None:
+    keymap = Keymap()
     text = "\n".join(plain(line) for line in help_lines(keymap))
     assert "Temperature 0 gives one text" in text, "NUM-01: what people expect of it"
     for action in ACTIONS:
@@ -334,21 +352,15 @@ async def test_one_registry_feeds_keys_palette_footer_and_help() -> None:
     assert sum(len(actions) for actions in keymap.groups().values()) == len(ACTIONS)
     footer = plain(keymap.footer_line(editing=False, cells=300))
     for action in ACTIONS:
-        if action.footer is not None and action.mode != "knob" and (not action.pages or "live" in action.pages):
+        if action.footer is not None and action.mode != "editing" and (not action.pages or "live" in action.pages):
             assert action.label in footer
-
-
-def handlers(app: ConsoleApp, pages: tuple[str, ...]) -> list[object]:
-    """Who may be asked while one of ``pages`` is shown."""
-    made = [make_page(page, app) for page in pages if page in PAGES]
-    return [*made, *([app.panel] if "panel" in pages else []), *app.handlers()]
 
 
 async def test_the_palette_lists_the_registry() -> None:
     app, _source = console(frames.steady())
     async with app.run_test(size=SIZE):
         commands = {command.help for command in app.get_system_commands(app.screen)}
-    expected = {a.help for a in ACTIONS if a.mode != "knob" and a.call[0] != "palette"}
+    expected = {a.help for a in ACTIONS if a.mode != "editing" and a.command is not Command.PALETTE}
     assert {text.rpartition(" (")[0] for text in commands} == expected
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from slotdeck.console.drawing.cells import line_width, plain
-from slotdeck.console.sections.comparison_table import card_lines
+from slotdeck.console.sections.comparison_table import comparison_lines
 from slotdeck.console.state.comparison import Comparer, in_words
 from slotdeck.console.state.store import Store
 from slotdeck.engine.telemetry.frame import Frame
@@ -26,7 +26,7 @@ def at(seconds: float, *, preemptions: int = 0, minute: Any = frames.MINUTE, **l
 
 def card(comparer: Comparer) -> list[str]:
     assert comparer.comparison is not None
-    lines = card_lines(comparer.comparison, 80)
+    lines = comparison_lines(comparer.comparison, 80)
     assert all(line_width(line) == 80 for line in lines)
     return [plain(line) for line in lines]
 
@@ -134,4 +134,4 @@ async def test_the_card_lies_over_the_page_and_esc_closes_it() -> None:
         source.give(at(62, revision=4, slots=8, minute=AFTER))
         await pilot.pause(0.4)
         assert "change" not in screen_text(app)
-        assert any(entry.kind == "compared" for entry in app.store.view.events)
+        assert any(entry.kind == "compared" for entry in app.services.session.store.view.events)

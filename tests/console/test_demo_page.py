@@ -44,7 +44,7 @@ class FakeControl:
 
 
 def opened(frame: Frame, load: FakeLoad | None = None) -> tuple[ConsoleApp, FakeControl]:
-    app = ConsoleApp(ScriptedSource(frame), socket=Path("/nowhere.sock"), on_toggle_load=load or FakeLoad())
+    app = ConsoleApp(ScriptedSource(frame), socket=Path("/nowhere.sock"), load=load or FakeLoad())
     return app, FakeControl()
 
 
@@ -52,7 +52,7 @@ async def menu(pilot: Pilot[int], control: FakeControl) -> DemoPage:
     await seen(pilot, "slots")
     await pilot.press("3")
     await seen(pilot, "2, 5 and 20 people, then agents")
-    page = pilot.app.page  # type: ignore[attr-defined]
+    page = pilot.app.services.navigator.page  # type: ignore[attr-defined]
     assert isinstance(page, DemoPage)
     page.control = control
     return page
@@ -104,7 +104,7 @@ async def test_simulated_users_would_disturb_it() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await menu(pilot, control)
         await pilot.press("enter")
-        await seen(pilot, "L sends them away")
+        await seen(pilot, "L stops them")
         assert control.wanted == []
 
 
@@ -113,7 +113,7 @@ async def test_a_recording_has_no_engine_for_it() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "slots")
         await pilot.press("3", "enter")
-        await seen(pilot, "needs an engine of one's own")
+        await seen(pilot, "needs an engine on this machine")
 
 
 async def test_the_table_is_copied_with_its_sentences() -> None:

@@ -28,7 +28,7 @@ PREEMPTING = Path(__file__).parents[1] / "recordings" / "preempting.ndjson.gz"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slotdeck.console.pages.doctor.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("slotdeck.console.pages.doctor.DIAGNOSIS_SECONDS", 0.02)
 
 
 async def test_silence_comes_with_numbers() -> None:
@@ -48,9 +48,9 @@ async def test_a_queue_is_found_and_its_key_named_and_copied() -> None:
         for frame in rest:
             source.give(frame)
         await seen(pilot, "- Requests wait for a slot")
-        await seen(pilot, "enter turns it, by hand s")
+        await seen(pilot, "enter applies it, by hand with s")
         assert "95% of the requests waited up to 4.2 s for a slot" in screen_text(app)
-        copied = app.page.copied()
+        copied = app.services.navigator.page.copied()
         assert copied is not None
         assert copied.startswith("Requests wait for a slot\n95% of the requests waited")
 
@@ -82,18 +82,18 @@ async def test_enter_takes_the_knob_and_enter_again_turns_it() -> None:
         await pilot.press("5")
         for frame in rest:
             source.give(frame)
-        await seen(pilot, "turn  slots 4 → 7   enter turns it")
+        await seen(pilot, "try   slots 4 → 7   enter applies it")
         await pilot.press("enter")
         await seen(pilot, "slots 4→7: 7 x 2048 = 14.3k > pool 8.2k, preemption possible")
         assert not source.changes
         await pilot.press("escape")
-        assert app.prompt is None
+        assert app.services.status.prompt is None
         await pilot.press("enter", "enter")
         await seen(pilot, "slots 4→7 pending")
         assert source.changes == [({"slots": 7}, 7)]
         source.give(confirmed(rest[-1], 8, slots=7))
         await seen(pilot, "slots 4→7 in force")
-        await seen(pilot, "turn  slots 4 → 7   in force")
+        await seen(pilot, "try   slots 4 → 7   in force")
         await pilot.press("enter")
         await seen(pilot, "these settings are in force already")
         source.answer = lambda _changes: Answer(True, revision=9)
@@ -104,7 +104,7 @@ async def test_enter_takes_the_knob_and_enter_again_turns_it() -> None:
 async def test_what_the_simulator_predicts_stands_beside_the_change(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def predicted(_frames: object, finding: Finding) -> str:
+    def predicted(_frames: object, finding: Finding, _history: object) -> str:
         asked.append(finding.remedy)
         return "TTFT p95 4.1 s → 1.2 s, ITL p95 35 ms → 41 ms, tok/s 88 → 140  (simulated, 42 requests)"
 
@@ -116,7 +116,7 @@ async def test_what_the_simulator_predicts_stands_beside_the_change(monkeypatch:
         for frame in rest:
             source.give(frame)
         await seen(pilot, "then  TTFT p95 4.1 s → 1.2 s")
-        await seen(pilot, "enter turns it")
+        await seen(pilot, "enter applies it")
         await pilot.pause(0.1)
         assert asked.count("slots 4 → 7") == 1, "once for each change, not at every look"
 
@@ -128,11 +128,11 @@ async def test_what_came_of_it_is_told_and_judged_anew() -> None:
     await record([*before, *young])
     app, source = console(*before, *young)
     async with app.run_test(size=(100, 36)) as pilot:
-        await until(pilot, lambda: app.store.view.frame == young[-1])
+        await until(pilot, lambda: app.services.session.store.view.frame == young[-1])
         await pilot.press("5")
         await seen(pilot, "± slots 4→7  before and after it in 31 s")
         await seen(pilot, "Changed 29 s ago. This was before it; it is judged again in 31 s.")
-        assert "turn  slots 4 → 7   in force" in screen_text(app)
+        assert "try   slots 4 → 7   in force" in screen_text(app)
         for second in range(110, 150):
             source.give(make_frame(second, limits=after))
         await seen(pilot, "What came of it")
@@ -145,10 +145,10 @@ async def test_a_finding_without_a_knob_says_so() -> None:
     app, _source = console(*run(late={"itl_p50": 0.4, "itl_p95": 0.5}, slots=(slot(0),)))
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("5")
-        await seen(pilot, "no knob helps")
+        await seen(pilot, "no live setting helps")
         await pilot.press("enter")
-        await seen(pilot, "no knob helps here: a smaller model")
-        assert app.prompt is None
+        await seen(pilot, "no live setting helps here: a smaller model")
+        assert app.services.status.prompt is None
 
 
 async def test_nothing_is_done_while_another_page_is_shown() -> None:
@@ -157,21 +157,22 @@ async def test_nothing_is_done_while_another_page_is_shown() -> None:
         await seen(pilot, "slots 3/4")
         await pilot.press("5")
         await seen(pilot, "Doctor")
-        page = app.page
+        page = app.services.navigator.page
         assert isinstance(page, DoctorPage)
-        await until(pilot, lambda: page.look is not None)
+        await until(pilot, lambda: page.diagnosis is not None)
         await pilot.press("1")
         source.give(frames.busy(4))
         await seen(pilot, "slots 20/20")
         await until(pilot, lambda: not [w for w in app.workers if w.group == "doctor" and w.is_running])
-        assert app.store.view.frame not in page._frames
+        assert app.services.session.store.view.frame not in page._frames
 
 
 def picture(pilot_text: str) -> Callable[[Pilot[int]], object]:
     async def ready(pilot: Pilot[int]) -> None:
         app = pilot.app
         assert isinstance(app, ConsoleApp)
-        await until(pilot, lambda: app.store.view.frame is not None and app.store.view.frame.sequence == 1)
+        store = app.services.session.store
+        await until(pilot, lambda: store.view.frame is not None and store.view.frame.sequence == 1)
         await seen(pilot, "KV pool")
         await pilot.press("5")
         await seen(pilot, pilot_text)

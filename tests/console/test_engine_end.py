@@ -61,14 +61,14 @@ async def test_an_engine_that_its_supervisor_starts_again_is_shown_again() -> No
         source.give(frames.empty().model_copy(update={"boot_id": "boot-2"}))
         await seen(pilot, "slots 0/4")
         assert "ENGINE ENDED" not in screen_text(app)
-        assert app.leaving.exit_code == 0
+        assert app.services.leaving.exit_code == 0
 
 
 def test_the_shell_gets_one_line_about_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def run(app: ConsoleApp, **_: object) -> int:
-        app.store.apply(frames.steady())
-        app.store.apply(DIED)
-        return app.leaving.exit_code
+        app.services.session.store.apply(frames.steady())
+        app.services.session.store.apply(DIED)
+        return app.services.leaving.exit_code
 
     monkeypatch.setattr(ConsoleApp, "run", run)
     assert run_console(ScriptedSource(), hosted=True) == 1

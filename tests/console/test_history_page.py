@@ -38,14 +38,14 @@ def evening() -> list[Frame]:
 
 
 def page(app: ConsoleApp) -> HistoryPage:
-    assert isinstance(app.page, HistoryPage)
-    return app.page
+    assert isinstance(app.services.navigator.page, HistoryPage)
+    return app.services.navigator.page
 
 
 def second(app: ConsoleApp) -> float | None:
     """Where one stands, from the first recorded second."""
-    then = page(app).then
-    return None if then is None else then.at - frames.START
+    shown = page(app).shown
+    return None if shown is None else shown.time - frames.START
 
 
 async def at(pilot: Pilot[int], place: float) -> None:
@@ -67,7 +67,7 @@ async def test_steps_jumps_days_and_ends() -> None:
         await pilot.press("right_square_bracket")
         await at(pilot, DAY + 59)
         await pilot.press("right_square_bracket")
-        await seen(pilot, "this is the end of what is recorded")
+        await seen(pilot, "this is the end of the recording")
         await pilot.press("left_curly_bracket")
         await at(pilot, 39)
         await pilot.press("up")
@@ -116,7 +116,7 @@ async def test_it_plays_until_the_page_is_left() -> None:
         await pilot.press("space")
         await until(pilot, lambda: (second(app) or 0) >= 2)
         assert "playing" in screen_text(app)
-        assert app.shown_view is app.store.view
+        assert app.services.display.view is app.services.session.store.view
         played = page(app)
         await pilot.press("1")
         assert not played.playing

@@ -66,14 +66,15 @@ async def test_every_page_with_every_hostile_text() -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         await seen(pilot, "slots 3/4")
         for name in PAGES:
-            app.action_open(name, "r0" if name == "request" else None)
+            app.services.navigator.open(name, "r0" if name == "request" else None)
             await pilot.pause(0.05)
-            page = app.page
+            page = app.services.navigator.page
             for number, text in enumerate(HOSTILE):
                 poison(page, text)
                 view = store_of(hostile(text, number), text if number % 3 == 0 else None).view
-                app.say(text)
-                chrome = app._chrome(view)
+                app.services.status.say(text)
+                chrome = app.services.chrome(view, 120, 36)
+                page.on_view(view)
                 for cells, rows in SIZES:
                     lines = page.compose(view, chrome, cells, rows)
                     assert len(lines) == rows
@@ -105,14 +106,14 @@ async def test_questions_filters_and_toasts_with_every_hostile_text() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await seen(pilot, "slots 3/4")
         for text in HOSTILE:
-            app.ask_cancel("r0", text)
+            app.services.session.ask_cancel("r0", text)
             app.draw()
             assert_whole(app.base.canvas.lines, 80)
             await app.press("escape")
             await app.press("slash", "/")
-            assert app.prompt is not None
+            assert app.services.status.prompt is not None
             for character in text[:40]:
-                app.prompt.press(character, character)
+                app.services.status.prompt.press(character, character)
             app.draw()
             assert_whole(app.base.canvas.lines, 80)
             await app.press("escape")

@@ -85,7 +85,7 @@ async def test_an_engine_that_refuses_to_stop_keeps_the_question() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "slots 4/4")
         await pilot.press("q", "s")
-        await until(pilot, lambda: app.leaving.problem)
+        await until(pilot, lambda: app.services.leaving.problem)
         assert app.is_running
         panel = app.screen
         assert isinstance(panel, LeaveScreen)

@@ -12,10 +12,10 @@ from rich.cells import cell_len
 from slotdeck.console.drawing import formats
 from slotdeck.console.drawing.cells import clean, cut, exact, left, line_width, plain, right, wrap
 from slotdeck.console.drawing.glyphs import gap_bars, progress, shares, sparkline, to_ascii
+from slotdeck.console.pages.layout import Chrome
 from slotdeck.console.pages.live import ZOOMS, LiveState, compose_live
-from slotdeck.console.pages.page import Chrome
 from slotdeck.console.sections.listing import SORTS, Choice, Cursor
-from slotdeck.console.session.status import Status
+from slotdeck.console.session.prompts import Status
 from slotdeck.console.state.store import Store
 from slotdeck.engine.telemetry.frame import Frame, SlotInfo, WaitingInfo
 from tests.support import frames

@@ -10,11 +10,11 @@ import pytest
 
 from slotdeck.console.cli.top import picture
 from slotdeck.console.drawing.cells import plain
+from slotdeck.console.pages.layout import Chrome
 from slotdeck.console.pages.live import LiveState, compose_live
-from slotdeck.console.pages.page import Chrome
 from slotdeck.console.sections.events import event_lines
 from slotdeck.console.sections.listing import Choice
-from slotdeck.console.session.status import Status
+from slotdeck.console.session.prompts import Status
 from slotdeck.console.sources.base import Disconnected, EngineEnd
 from slotdeck.console.state.store import Store, View
 from slotdeck.engine.telemetry.frame import CounterInfo, Frame

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slotdeck.console.pages.layout import Chrome
 from slotdeck.console.pages.live import compose_live
-from slotdeck.console.pages.page import Chrome
 from slotdeck.console.sources.base import Past
 from slotdeck.console.state.store import Store
 from slotdeck.engine.telemetry.frame import Frame, SlotInfo, SlotState

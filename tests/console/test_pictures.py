@@ -68,7 +68,7 @@ def test_tui_05_no_color(
     app = app_of(*frames)
 
     async def wait(pilot: Pilot[int]) -> None:
-        await until(pilot, lambda: app.store.view.frame == frames[-1])
+        await until(pilot, lambda: app.services.session.store.view.frame == frames[-1])
         app.draw()
         await pilot.pause()
 
@@ -95,7 +95,7 @@ def test_theme(snap_compare: Callable[..., bool], theme: str) -> None:
 
     async def switch(pilot: Pilot[int]) -> None:
         await seen(pilot, "KV pool")
-        app._use_theme(theme)
+        app.use_theme(theme)
         await pilot.pause()
 
     assert snap_compare(app, run_before=switch)

@@ -18,7 +18,7 @@ from slotdeck.console.bench.calibration_file import save_calibration
 from slotdeck.console.drawing.cells import line_width, plain
 from slotdeck.console.pages.planner import PlannerPage
 from slotdeck.console.planning.form import FIELDS, Form, shown
-from slotdeck.console.processes.simulation_worker import Job, what_if
+from slotdeck.console.processes.simulation_worker import Job, simulate
 from slotdeck.console.sections.plan import setting_lines, upper_lines, verdict_lines
 from slotdeck.console.sources.base import Answer
 from slotdeck.engine.core.kv_memory import KV_VALUE_BYTES
@@ -171,7 +171,7 @@ async def test_a_hint_of_the_planner_goes_with_it_and_what_became_of_a_change_st
     app, source = console(frames.steady())
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "slots 3/4")
-        hint = "to simulate it, give the lengths of prompt and answer"
+        hint = "a simulation needs the lengths of prompt and answer"
         for way_out in ("escape", "3"):
             await pilot.press("2", "w")
             await seen(pilot, hint)
@@ -215,7 +215,7 @@ async def test_what_would_happen_is_simulated_beside_and_dropped_when_it_is_abou
     app, source = console(frames.steady())
     async with app.run_test(size=(80, 50)) as pilot:
         await pilot.press("2", "w")
-        await seen(pilot, "to simulate it, give the lengths of prompt and answer")
+        await seen(pilot, "a simulation needs the lengths of prompt and answer")
         await pilot.press("enter", *"9", "enter", "j", "enter", *"30", "enter", "j", "enter", *"6", "enter")
         await pilot.press("j", "enter", *"600", "enter", "j", "enter", *"150", "enter", "w")
         await seen(pilot, "run `slotdeck bench --calibrate`")
@@ -238,7 +238,7 @@ async def test_what_would_happen_is_simulated_beside_and_dropped_when_it_is_abou
 async def test_a_simulation_that_fails_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     job = Job(people=People(users=1, pause=0, prompt=1, answer=1), settings=(), calibration=CALIBRATION)
-    assert await what_if(job) == "the simulation failed (exit code 1)"
+    assert await simulate(job) == "the simulation failed (exit code 1)"
 
 
 async def test_digits_rest_while_the_free_memory_moves_a_little() -> None:
@@ -251,7 +251,13 @@ async def test_digits_rest_while_the_free_memory_moves_a_little() -> None:
         await seen(pilot, "cache        17")
         before = screen_text(app)
         source.give(using((8 << 30) + (50 << 20)).model_copy(update={"sequence": 2}))
-        await until(pilot, lambda: app.store.view.frame is not None and app.store.view.frame.sequence == 2)
+        await until(
+            pilot,
+            lambda: (
+                app.services.session.store.view.frame is not None
+                and app.services.session.store.view.frame.sequence == 2
+            ),
+        )
         app.draw()
         assert screen_text(app) == before
         source.give(using(16 << 30).model_copy(update={"sequence": 3}))
@@ -266,7 +272,7 @@ async def test_without_an_engine_or_its_sizes_it_says_so() -> None:
         await seen(pilot, "no engine is connected")
         source.give(frames.steady().model_copy(update={"engine": EngineInfo(name="vllm", model="big")}))
         await seen(pilot, "slotdeck plan --model-config FILE")
-        assert isinstance(app.page, PlannerPage)
+        assert isinstance(app.services.navigator.page, PlannerPage)
 
 
 @pytest.mark.parametrize("size", [(20, 8), (40, 15), (60, 20), (79, 24), (200, 60)])

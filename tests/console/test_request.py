@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 
 from slotdeck.console.app import ConsoleApp
 from slotdeck.console.drawing.cells import line_width, plain
-from slotdeck.console.pages.page import Chrome
+from slotdeck.console.pages.layout import Chrome
 from slotdeck.console.pages.request import compose_request
 from slotdeck.console.sections.request_timeline import phases
 from slotdeck.console.state.store import Store
@@ -118,7 +118,7 @@ async def test_enter_on_a_free_slot_opens_the_request_that_had_it_last() -> None
         await pilot.press("j", "enter")
         await seen(pilot, "✓ finished (stop)  slot 1  laptop  r0")
         await pilot.press("escape", "j", "j", "j", "enter")
-        await seen(pilot, "nobody had this slot")
+        await seen(pilot, "nobody used this slot")
         await pilot.press("K")
         await seen(pilot, "this slot is free")
 

@@ -63,10 +63,10 @@ async def take(size: tuple[int, int]) -> None:
     report, frame = recorded()
     app = ConsoleApp(RecordingSource([frame]))
     async with app.run_test(size=size) as pilot:
-        while app.store.view.frame is None:
+        while app.services.session.store.view.frame is None:
             await pilot.pause(0.02)
         await pilot.press("3")
-        page = app.page
+        page = app.services.navigator.page
         assert isinstance(page, DemoPage)
         page.show(from_json(report), SHOWN)
         await pilot.pause()

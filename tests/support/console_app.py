@@ -11,7 +11,8 @@ from textual.pilot import Pilot
 
 from slotdeck.console.app import ConsoleApp
 from slotdeck.console.drawing.cells import plain
-from slotdeck.console.sources.base import Answer, Disconnected, Update
+from slotdeck.console.settings.values import LIVE_SETTINGS
+from slotdeck.console.sources.base import Answer, Capabilities, Disconnected, Update
 from slotdeck.engine.telemetry.frame import Frame
 from slotdeck.engine.telemetry.requests.detail import RequestDetail
 
@@ -30,6 +31,10 @@ class ScriptedSource:
         self.cancelled: list[str] = []
         self.details: dict[str, RequestDetail] = {}
         self.cancel_answer = Answer(True)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(frozenset(LIVE_SETTINGS), cancel=True)
 
     async def updates(self) -> Any:
         while True:
