@@ -4,7 +4,7 @@ PYTHON ?= python3
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: run test quick check setup setup-test format screenshots clean
+.PHONY: run test quick check mutants setup setup-test format screenshots clean
 
 run: setup
 	@$(VENV)/bin/slotdeck $(ARGS)
@@ -21,6 +21,10 @@ check: setup-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+
+# make mutants ROOM=engine/core: small faults, one at a time, that the tests of the folder must notice. Takes long.
+mutants: setup-test
+	@PYTHONPATH=.src:. nice $(VENV)/bin/python -m tests.mutation $(ROOM) $(ARGS)
 
 format: setup-test
 	$(VENV)/bin/ruff format .

@@ -257,7 +257,8 @@ def test_a_flood_of_one_kind_is_counted_and_not_kept() -> None:
     assert "7 further events" in kept[-1].text
 
 
-async def test_it_runs_by_itself_and_keeps_the_last_second(tmp_path: Path) -> None:
+async def test_it_runs_by_itself_and_keeps_the_last_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slotdeck.engine.telemetry.history.recorder.FRAME_SECONDS", 3600.0)
     recording = Recording(tmp_path / "history.db")
     stopping = asyncio.Event()
     task = asyncio.create_task(recording.recorder.run(stopping))
