@@ -189,7 +189,8 @@ def _multiply_speed(model: LoadedModel) -> float:
     if model.weights == "int8":
         import numpy as np
 
-        from slotdeck.engine.kernels.library import Kernels, empty
+        from slotdeck.engine.kernels.library import Kernels
+        from slotdeck.engine.kernels.packed import empty
 
         kernels = Kernels(torch.get_num_threads())
         try:

@@ -1,5 +1,5 @@
-"""Native fast paths of the engine on a CPU: a C++ library for int8 and int4 weights, compiled on first use.
+"""The engine's fast kernels for CPUs: a C++ library for int8 and int4 weights, compiled on first use.
 
-`build.py` makes the library, `library.py` is its border with Python. What each kernel computes, and how to add an
-instruction set, stands in README.md. The room knows nothing of models, requests or torch.
+`build.py` compiles the library, and `library.py` calls it. README.md says what each kernel computes and how to add an
+instruction set. This package knows arrays, but no models, requests or torch.
 """

@@ -1,7 +1,8 @@
-"""Compiles the library into the cache, once for each state of its sources.
+"""Compiles the library into the cache, once for each version of its sources.
 
-The name of the result holds a hash of sources, compiler and flags, so a changed source or compiler builds anew and an
-unchanged one starts in a millisecond. It appears atomically: two engines that start together both succeed.
+The file name contains a hash of sources, compiler and flags. So a changed source or compiler leads to a new build;
+otherwise the existing file is used within a millisecond. The file appears atomically: two engines that start at the
+same time both succeed.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ logger = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).parent / "native"
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-maybe-uninitialized")
-COMPILE_SECONDS = 300
+MAX_COMPILE_SECONDS = 300
+"""Time limit for one compiler run."""
 
 VARIANTS: dict[str, tuple[str, ...]] = {"portable": ()}
-"""Flags by which `forward.cpp` is compiled for each instruction set; all go into one library."""
+"""Compiler flags of `forward.cpp` for each instruction set. All of them are linked into one library."""
 if platform.machine() in ("x86_64", "AMD64"):
     _AVX2 = ("-mavx2", "-mfma", "-mf16c")
     _AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
@@ -38,11 +40,11 @@ if platform.machine() in ("x86_64", "AMD64"):
 
 
 class BuildError(RuntimeError):
-    """The library cannot be had; the message says why and what helps, in one line."""
+    """The library cannot be built or loaded. The message says in one line why and what helps."""
 
 
 def compiler() -> str | None:
-    """The C++ compiler: ``CXX``, else g++, c++ or clang++ from the path; None when there is none."""
+    """The C++ compiler: ``CXX`` if set, else g++, c++ or clang++; None if it is not on the path."""
     named = os.environ.get("CXX")
     return next(
         (found for name in ([named] if named else ["g++", "c++", "clang++"]) if (found := shutil.which(name))), None
@@ -50,10 +52,10 @@ def compiler() -> str | None:
 
 
 def library_path(extra_flags: tuple[str, ...] = ()) -> Path:
-    """Where the library for the present sources is, after building it if need be.
+    """The path of the library for the present sources, which is built first if necessary.
 
-    ``extra_flags`` are added to compiling and linking (for example sanitizers). Raises BuildError: no compiler, the
-    compiler fails, or the cache cannot be written.
+    ``extra_flags`` are used for compiling and linking (for example sanitizers). Raises BuildError if there is no
+    compiler, if it fails, or if the cache cannot be written.
     """
     program = compiler()
     folder = cache_folder() / "kernels"
@@ -85,8 +87,8 @@ def _fingerprint(program: str, extra_flags: tuple[str, ...]) -> str:
 
 
 def _compile(program: str, folder: Path, extra_flags: tuple[str, ...]) -> Path:
-    """Compile all files side by side, and link. Returns the library inside ``folder``."""
-    jobs: list[tuple[str, tuple[str, ...]]] = [("team", ()), ("api", ())]
+    """Compile all files in parallel and link them. Returns the path of the library in ``folder``."""
+    jobs: list[tuple[str, tuple[str, ...]]] = [("thread_pool", ()), ("api", ())]
     jobs += [(f"forward:{name}", (f"-DSLOTDECK_ISA={name}", *flags)) for name, flags in VARIANTS.items()]
 
     def compile_one(job: tuple[str, tuple[str, ...]]) -> str:
@@ -105,7 +107,7 @@ def _compile(program: str, folder: Path, extra_flags: tuple[str, ...]) -> Path:
 
 def _run(command: list[str]) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=MAX_COMPILE_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildError(f"the C++ compiler {command[0]} did not run: {error}") from error
     if done.returncode != 0:

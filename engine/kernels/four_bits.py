@@ -1,7 +1,7 @@
-"""Weights of 4 bits: a block of 32 along the depth shares a step and a minimum (fp16); a code is 0 to 15.
+"""4-bit weights: a block of 32 weights along the depth shares a step and a minimum (fp16); a code is 0 to 15.
 
-A weight is minimum + step x code, which is the grid of GGUF's Q4_1, and of Q4_0 with minimum = -8 x step: files in
-these types are taken over as they are, without rounding anything a second time.
+A weight is minimum + step x code. This is the grid of GGUF's Q4_1, and of Q4_0 with minimum = -8 x step, so weights of
+these types are used as they are, without rounding them again.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slotdeck.engine.kernels.library import BLOCK, PANEL, Packed
+from slotdeck.engine.kernels.packed import BLOCK, PANEL, Packed
 
-_LEVELS = 15
+_MAX_CODE = 15
 
 
 @dataclass(frozen=True)
 class FourBits:
-    """Weights [rows, depth], the depth a multiple of 32."""
+    """Weights [rows, depth]; the depth is a multiple of 32."""
 
     codes: np.ndarray
     """uint8 [rows, depth], 0 to 15"""
@@ -33,7 +33,7 @@ class FourBits:
         return values.reshape(self.codes.shape)
 
     def arranged(self, order: np.ndarray) -> FourBits:
-        """Rows in another order: int64, -1 for a row of zeros."""
+        """The rows in another order. ``order`` is int64 [rows]: a row number, or -1 for a row of zeros."""
         kept = order >= 0
         found = [np.zeros((len(order), part.shape[1]), part.dtype) for part in (self.codes, self.steps, self.minima)]
         for to, part in zip(found, (self.codes, self.steps, self.minima), strict=True):
@@ -42,25 +42,26 @@ class FourBits:
 
 
 def joined(parts: list[FourBits]) -> FourBits:
-    """Rows of several below each other."""
+    """Concatenate the rows of several weights."""
     return FourBits(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("codes", "steps", "minima")))
 
 
 def quantised(weight: np.ndarray) -> FourBits:
     """Round ``weight`` fp32 [rows, depth] to 4 bits; the depth is padded with zeros to a multiple of 32.
 
-    Step and minimum are those of a block's range, then of the line that fits its codes best. What is not finite, or too
-    large for fp16, gives a step that is not finite, so that it is found at load.
+    Step and minimum of a block first follow from its range. Then they follow from the line that fits the codes best, if
+    that lowers the squared error. A weight that is not finite or too large for fp16 gives a step that is not finite, so
+    that loading the model finds it.
     """
     rows, depth = weight.shape
     blocks = np.pad(weight, ((0, 0), (0, -depth % BLOCK))).reshape(rows, -1, BLOCK)
     with np.errstate(all="ignore"):
         low, high = blocks.min(-1), blocks.max(-1)
-        first = _rounded(blocks, (high - low) / _LEVELS, low)
+        first = _rounded(blocks, (high - low) / _MAX_CODE, low)
         steps, minima = first[1], first[2]
         codes = first[0].astype(np.float32)
-        # The line through (code, weight) with the least squared error: its error is never larger than the first's but
-        # for the rounding of step and minimum.
+        # The line through the points (code, weight) with the least squared error. Only the rounding of step and minimum
+        # can make its error larger than the first one.
         mean_code, mean = codes.mean(-1, keepdims=True), blocks.mean(-1, keepdims=True)
         spread = np.square(codes - mean_code).sum(-1)
         slope = ((codes - mean_code) * (blocks - mean)).sum(-1) / np.where(spread > 0, spread, 1)
@@ -73,11 +74,11 @@ def quantised(weight: np.ndarray) -> FourBits:
 
 
 def _rounded(blocks: np.ndarray, steps: np.ndarray, minima: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Codes, and step and minimum as fp16, against which the codes are found."""
+    """Round step and minimum to fp16, and find the nearest codes for these. Returns codes, steps, minima."""
     step, minimum = steps.astype(np.float16), minima.astype(np.float16)
     wide = step[..., None].astype(np.float32)
     scaled = (blocks - minimum[..., None].astype(np.float32)) / np.where(wide > 0, wide, np.inf)
-    codes = np.nan_to_num(np.rint(scaled)).clip(0, _LEVELS).astype(np.uint8)
+    codes = np.nan_to_num(np.rint(scaled)).clip(0, _MAX_CODE).astype(np.uint8)
     return codes, step, minimum
 
 
@@ -87,7 +88,10 @@ def _error(blocks: np.ndarray, codes: np.ndarray, steps: np.ndarray, minima: np.
 
 
 def place(weights: FourBits, into: Packed) -> None:
-    """Write all columns of ``into``: the rows of ``weights`` from the first column on, and zeros."""
+    """Fill all columns of ``into``: the rows of ``weights`` become its first columns, and zeros the others.
+
+    Raises ValueError if they do not fit.
+    """
     panels, groups, _ = into.codes.shape
     rows, blocks = weights.steps.shape
     if rows > panels * PANEL or blocks > groups or into.bits != 4:

@@ -1,7 +1,7 @@
-"""The border between Python and the native library: structures, checks, and one call per step.
+"""The interface between Python and the native library: structures, checks, and one call per step.
 
-Arrays are numpy arrays, C-contiguous; whoever builds a :class:`NativeModel` keeps its weights alive through it. Calls
-release the GIL. A :class:`Kernels` is used from one thread at a time.
+Arrays are C-contiguous numpy arrays. A :class:`PackedModel` keeps its weights alive. Calls release the GIL. Use one
+:class:`Kernels` from one thread at a time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ctypes
 import logging
 import weakref
 from collections.abc import Iterator, Sequence
-from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -19,62 +19,22 @@ from typing import Any, Protocol
 import numpy as np
 
 from slotdeck.engine.kernels.build import BuildError, library_path
+from slotdeck.engine.kernels.packed import Packed, PackedModel, address
 
 logger = logging.getLogger(__name__)
 
-ABI = 5
-GROUP = 64
-"""Values along the depth that share a scale: of activations, and of weights of 8 bits."""
-BLOCK = 32
-"""Values along the depth that share step and minimum: of weights of 4 bits."""
-TILE = 32
-"""Columns of a product are padded to this."""
-PANEL = 16
+ABI = 6
 KV_TYPES = {"fp32": 0, "bf16": 1, "fp16": 2, "int8": 3}
 """Types of the KV pool that the attention kernel reads."""
 
-WEIGHT_BITS = {"int8": 8, "int4": 4}
-"""Bits of one weight in the products of the layers, by the type of the weights."""
-
 PARTS = ("embedding", "norms", "qkv", "attention", "output", "gate_up", "down", "head", "draw")
-"""Parts of a step, in the order of the library's counters. ``qkv`` has the rotary embedding and the writing of K and V,
-``gate_up`` SiLU, ``head`` the last norm and the choice of greedy tokens, ``draw`` that of drawn ones."""
-
-
-class _Product(ctypes.Structure):
-    _fields_ = [("codes", c_void_p), ("scales", c_void_p), ("columns", c_int32), ("depth", c_int32),
-                ("bits", c_int32)]  # fmt: skip
-
-
-class _Layer(ctypes.Structure):
-    _fields_ = [
-        ("input_norm", c_void_p),
-        ("mlp_norm", c_void_p),
-        ("qkv", _Product),
-        ("output", _Product),
-        ("gate_up", _Product),
-        ("down", _Product),
-    ]
-
-
-class _Model(ctypes.Structure):
-    _fields_ = [
-        *((name, c_int32) for name in ("hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab", "layers")),
-        ("block_size", c_int32),
-        ("eps", c_float),
-        ("head_stride", c_int32),
-        ("window", c_int32),
-        ("embedding", c_void_p),
-        ("norm", c_void_p),
-        ("inverse_frequencies", c_void_p),
-        ("head", _Product),
-        ("layer", POINTER(_Layer)),
-    ]
+"""Parts of a step, in the order of the library's counters. ``qkv`` includes the rotary embedding and writing K and V,
+``gate_up`` includes SiLU, ``head`` the last norm and the choice of greedy tokens; ``draw`` draws the other tokens."""
 
 
 class _Draw(ctypes.Structure):
     _fields_ = [
-        ("token", c_int64),
+        ("row", c_int64),
         ("seed", c_uint64),
         ("position", c_uint64),
         ("top_k", c_int64),
@@ -98,111 +58,10 @@ class _Step(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class Packed:
-    """Weights [columns, depth], padded and in the order the kernels read; see Product in native/types.h.
-
-    8 bits: ``codes`` uint8 [columns / 16, depth / 4, 16, 4], stored as value + 128; ``scales`` uint16 (bits of bf16)
-    [columns / 16, depth / 64, 16]. 4 bits: ``codes`` uint8 [columns / 16, depth / 32, 320] with steps and minima among
-    them; ``scales`` is empty. :mod:`slotdeck.engine.kernels.four_bits` makes those.
-    """
-
-    codes: np.ndarray
-    scales: np.ndarray
-
-    @property
-    def bits(self) -> int:
-        return 8 if self.codes.ndim == 4 else 4
-
-    @property
-    def columns(self) -> int:
-        return int(self.codes.shape[0]) * PANEL
-
-    @property
-    def depth(self) -> int:
-        return int(self.codes.shape[1]) * (4 if self.bits == 8 else BLOCK)
-
-    @property
-    def nbytes(self) -> int:
-        return self.codes.nbytes + self.scales.nbytes
-
-    @staticmethod
-    def shapes(columns: int, depth: int, bits: int = 8) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shapes of codes and scales for ``columns`` (a multiple of 32) and ``depth`` (a multiple of 64)."""
-        panels = columns // PANEL
-        if bits == 4:
-            return (panels, depth // BLOCK, BLOCK * PANEL // 2 + 4 * PANEL), (0,)
-        return (panels, depth // 4, PANEL, 4), (panels, depth // GROUP, PANEL)
-
-    def _structure(self) -> _Product:
-        return _Product(_address(self.codes), _address(self.scales), self.columns, self.depth, self.bits)
-
-
-@dataclass(frozen=True)
-class PackedLayer:
-    """One layer. Norms are fp32, padded with zeros to 64; see ``engine.model.packing`` for the order of columns."""
-
-    input_norm: np.ndarray
-    qkv: Packed
-    output: Packed
-    mlp_norm: np.ndarray
-    gate_up: Packed
-    down: Packed
-
-
-@dataclass(frozen=True)
-class PackedModel:
-    """All a step needs: sizes and weights. ``embedding`` uint16 (bits of bf16) [vocab, hidden].
-
-    ``window`` is the number of newest keys that a token sees, its own included; 0: all.
-    """
-
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int
-    vocab: int
-    eps: float
-    block_size: int
-    window: int
-    embedding: np.ndarray
-    layers: Sequence[PackedLayer]
-    norm: np.ndarray
-    head: Packed
-    inverse_frequencies: np.ndarray
-    _structures: list[object] = field(default_factory=list, repr=False)
-
-    @property
-    def head_stride(self) -> int:
-        """Columns of one head: head_dim padded to 32."""
-        return pad(self.head_dim, TILE)
-
-    def _structure(self) -> _Model:
-        if not self._structures:
-            layers = (_Layer * len(self.layers))(
-                *(
-                    _Layer(
-                        _address(layer.input_norm),
-                        _address(layer.mlp_norm),
-                        *(product._structure() for product in (layer.qkv, layer.output, layer.gate_up, layer.down)),
-                    )
-                    for layer in self.layers
-                )
-            )
-            model = _Model(
-                self.hidden, self.heads, self.kv_heads, self.head_dim, self.intermediate, self.vocab, len(self.layers),
-                self.block_size, self.eps, self.head_stride, self.window, _address(self.embedding),
-                _address(self.norm), _address(self.inverse_frequencies), self.head._structure(), layers,
-            )  # fmt: skip
-            self._structures.extend((model, layers))
-        return self._structures[0]  # type: ignore[return-value]
-
-
-@dataclass(frozen=True)
 class Pool:
-    """The KV pool as addresses: one K and one V array per layer, [kv_heads, num_blocks, block_size, head_dim].
+    """The addresses of the KV pool: one K and one V array per layer, [kv_heads, num_blocks, block_size, head_dim].
 
-    Their scales, fp32 [kv_heads, num_blocks, block_size] per layer, belong to int8 alone and are empty otherwise.
+    The scales are fp32 [kv_heads, num_blocks, block_size] per layer if ``kv_type`` is int8, and empty otherwise.
     """
 
     kv_type: str
@@ -226,7 +85,7 @@ class DrawParameters(Protocol):
     """How to draw one token. The draw depends on ``seed``, of which 64 bits count, and on ``position`` alone."""
 
     @property
-    def token(self) -> int:
+    def row(self) -> int:
         """Row of the batch after which a token is wanted."""
         ...
 
@@ -299,9 +158,9 @@ class StepOutput:
 
 
 class Kernels:
-    """The library with its threads, for one instruction set (default: the best this CPU has).
+    """The library and its threads, for one instruction set (default: the fastest that this CPU has).
 
-    Raises BuildError when the library cannot be had or does not compute rightly on this machine.
+    Raises BuildError if the library cannot be built or loaded, or if the CPU lacks the instruction set.
     """
 
     def __init__(self, threads: int = 1, instruction_set: str | None = None, path: Path | None = None) -> None:
@@ -316,7 +175,7 @@ class Kernels:
         self.threads = int(self._library.slotdeck_threads(handle))
 
     def close(self) -> None:
-        """End the threads. Nothing may be computed afterwards."""
+        """Stop the threads. Nothing may be computed afterwards."""
         self._finalizer()
 
     def step(self, model: PackedModel, pool: Pool, batch: StepInput) -> StepOutput:
@@ -348,82 +207,67 @@ class Kernels:
             greedy_rows, greedy.ctypes.data, logit_rows, logits.ctypes.data, finite.ctypes.data,
             ctypes.addressof(draws), ctypes.addressof(drawn),
         )  # fmt: skip
-        if self._library.slotdeck_step(self._handle, ctypes.byref(model._structure()), ctypes.byref(step)):
+        if self._library.slotdeck_step(self._handle, ctypes.byref(model.structure()), ctypes.byref(step)):
             raise MemoryError("not enough memory for the buffers of this step")
         return StepOutput(greedy, finite, logits, list(drawn))
 
     def seconds(self) -> dict[str, float]:
-        """What each of PARTS has taken in all steps so far, waiting for other threads included. Any thread may ask,
-        also while a step runs, but not after ``close``."""
+        """Seconds that each of PARTS has taken in all steps so far, waiting for other threads included.
+
+        Any thread may ask, even while a step runs, but not after ``close``.
+        """
         counted = (c_int64 * len(PARTS))()
         self._library.slotdeck_times(self._handle, counted)
         return {part: nanoseconds / 1e9 for part, nanoseconds in zip(PARTS, counted, strict=True)}
 
     def product(self, values: np.ndarray, weights: Packed) -> np.ndarray:
-        """``values`` fp32 [rows, depth] quantised to int8, times ``weights``: fp32 [rows, columns]."""
+        """Quantise ``values`` fp32 [rows, depth] to int8 and multiply by ``weights``: fp32 [rows, columns]."""
         out = np.empty((len(values), weights.columns), np.float32)
-        structure = weights._structure()
+        structure = weights.structure()
         if self._library.slotdeck_product(
-            self._handle, ctypes.byref(structure), _address(values), len(values), _address(out)
+            self._handle, ctypes.byref(structure), address(values), len(values), address(out)
         ):
             raise MemoryError("not enough memory for the buffers of this product")
         return out
 
     def draw(self, logits: np.ndarray, draws: Sequence[DrawParameters]) -> list[int]:
-        """A token for each row of ``logits`` fp32 [len(draws), vocab], as a step draws it; -1: not finite."""
+        """Draw a token for each row of ``logits`` fp32 [len(draws), vocab], as a step does; -1 if not finite."""
         drawn = (c_int64 * len(draws))()
         if self._library.slotdeck_draw(
-            self._handle, _address(logits), logits.shape[1], _draws(draws), len(draws), drawn
+            self._handle, address(logits), logits.shape[1], _draws(draws), len(draws), drawn
         ):
             raise MemoryError("not enough memory for the rows to draw from")
         return list(drawn)
 
     def pack(self, weight: np.ndarray, into: Packed, first: int) -> None:
-        """Quantise ``weight`` fp32 [rows, depth] into the columns from ``first`` on of ``into``, of 8 bits.
+        """Quantise ``weight`` fp32 [rows, depth] into the 8-bit product ``into``, from column ``first`` on.
 
-        Values that are not finite give an infinite scale.
+        Weights that are not finite give an infinite scale. Raises ValueError if the weights do not fit.
         """
         rows, depth = weight.shape
         if first + rows > into.columns or depth > into.depth or weight.dtype != np.float32:
             raise ValueError(f"weights {weight.shape} {weight.dtype} do not fit at column {first} of {into.columns}")
         self._library.slotdeck_pack(
-            _address(weight), rows, depth, first, into.depth, _address(into.codes), _address(into.scales)
+            address(weight), rows, depth, first, into.depth, address(into.codes), address(into.scales)
         )
-
-
-def pad(size: int, to: int) -> int:
-    """``size`` rounded up to a multiple of ``to``."""
-    return -(-size // to) * to
-
-
-def empty(columns: int, depth: int, bits: int = 8) -> Packed:
-    """A packed product of zeros, padded to 32 columns and a depth of 64."""
-    codes, scales = Packed.shapes(pad(columns, TILE), pad(depth, GROUP), bits)
-    return Packed(np.full(codes, 128 if bits == 8 else 0, np.uint8), np.zeros(scales, np.uint16))
 
 
 def _draws(draws: Sequence[DrawParameters]) -> ctypes.Array[_Draw]:
     return (_Draw * len(draws))(
-        *(_Draw(d.token, d.seed, d.position, d.top_k, d.top_p, d.inverse_temperature, d.min_p) for d in draws)
+        *(_Draw(d.row, d.seed, d.position, d.top_k, d.top_p, d.inverse_temperature, d.min_p) for d in draws)
     )
 
 
 def _addresses(numbers: np.ndarray, parts: Sequence[Sequence[int]]) -> Iterator[int]:
     """Address of each of the parts that were joined into ``numbers``, in order."""
-    address = numbers.ctypes.data
+    place = numbers.ctypes.data
     for part in parts:
-        yield address
-        address += len(part) * numbers.itemsize
-
-
-def _address(array: np.ndarray) -> int:
-    if not array.flags.c_contiguous:
-        raise ValueError("the kernels read contiguous arrays only")
-    return array.ctypes.data
+        yield place
+        place += len(part) * numbers.itemsize
 
 
 def instruction_sets(library: ctypes.CDLL | None = None) -> list[str]:
-    """What this CPU has of the instruction sets in the library, best first. Raises BuildError."""
+    """The library's instruction sets that this CPU has, fastest first. Raises BuildError."""
     library = library or _load(library_path())
     names: list[str] = []
     while (name := library.slotdeck_instruction_set(len(names))) is not None:
@@ -448,5 +292,5 @@ def _load(path: Path) -> ctypes.CDLL:
     except (OSError, AttributeError) as error:
         raise BuildError(f"the native kernels in {path} do not load ({error}); delete that file and restart") from error
     if found != ABI:
-        raise BuildError(f"the native kernels in {path} are of another version; delete that file and restart")
+        raise BuildError(f"the native kernels in {path} have another version; delete that file and restart")
     return library

@@ -17,7 +17,7 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType
 from gguf.quants import dequantize
 
 from slotdeck.engine.kernels.four_bits import FourBits
-from slotdeck.engine.kernels.library import BLOCK
+from slotdeck.engine.kernels.packed import BLOCK
 from slotdeck.engine.model.config import ModelConfig
 from slotdeck.engine.model.errors import ModelError
 from slotdeck.engine.model.llama.config import config_from_gguf

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import torch
 
-from slotdeck.engine.kernels.library import WEIGHT_BITS, Kernels
+from slotdeck.engine.kernels.library import Kernels
+from slotdeck.engine.kernels.packed import WEIGHT_BITS
 from slotdeck.engine.model.attention_backend import Span
 from slotdeck.engine.model.checkpoint import Checkpoint, check_tensors
 from slotdeck.engine.model.config import ModelConfig

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from slotdeck.engine.kernels.library import pad
+from slotdeck.engine.kernels.packed import pad
 from slotdeck.engine.model.checkpoint import Checkpoint
 from slotdeck.engine.paths import cache_folder
 

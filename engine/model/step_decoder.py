@@ -17,7 +17,7 @@ from slotdeck.engine.model.kv_store import KVStore
 class Draw(NamedTuple):
     """How to draw one token. The draw depends on ``seed``, of which 64 bits count, and on ``position`` alone."""
 
-    token: int
+    row: int
     """Row of the batch after which a token is wanted."""
     seed: int
     position: int

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from slotdeck.engine.kernels.build import BuildError
-from slotdeck.engine.kernels.library import WEIGHT_BITS, Kernels
+from slotdeck.engine.kernels.library import Kernels
+from slotdeck.engine.kernels.packed import WEIGHT_BITS
 from slotdeck.engine.model.errors import UsageError
 from slotdeck.engine.model.hardware import choose_dtype, cpu_has_amx, physical_cores
 

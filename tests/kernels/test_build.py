@@ -127,6 +127,7 @@ def _sanitizer_runtime() -> str | None:
     return found.stdout.strip() if os.path.isabs(found.stdout.strip()) else None
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(PATH in os.environ or _sanitizer_runtime() is None, reason="no sanitizers, or already under them")
 def test_address_and_undefined_behaviour_sanitizers_find_nothing() -> None:
     """The kernels' own tests again, in a process whose library watches every access and every shift."""

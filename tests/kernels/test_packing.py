@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from slotdeck.engine.kernels import build
-from slotdeck.engine.kernels.library import Kernels, PackedModel
+from slotdeck.engine.kernels.library import Kernels
+from slotdeck.engine.kernels.packed import PackedModel
 from slotdeck.engine.model import packed_cache
 from slotdeck.engine.model.hugging_face_folder import HuggingFaceCheckpoint
 from slotdeck.engine.model.llama import packing

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotdeck.engine.kernels.four_bits import FourBits, place, quantised
-from slotdeck.engine.kernels.library import Kernels, empty, pad
+from slotdeck.engine.kernels.library import Kernels
+from slotdeck.engine.kernels.packed import empty, pad
 from tests.kernels.library import EXAMPLES
 from tests.kernels.twins import (
     pack,
@@ -104,7 +105,6 @@ def test_the_largest_sums_of_4_bits_do_not_saturate(kernels: Kernels, sign: int)
 
 
 def test_weights_of_4_bits_are_placed_where_the_kernels_read_them(kernels: Kernels) -> None:
-    assert kernels
     weight = torch.randn(70, 150, generator=torch.Generator().manual_seed(1))
     rounded = quantised(weight.numpy())
     unpacked = unpack_four_bits(pack(kernels, weight, 4))

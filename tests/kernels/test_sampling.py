@@ -14,8 +14,8 @@ from slotdeck.engine.model.sampling import uniform
 from slotdeck.engine.model.step_decoder import Draw
 from tests.kernels.library import EXAMPLES
 
-ROUNDING = 3e-6
-"""Share of all weight by which sums in 32 bit may differ from exact ones."""
+ROUNDING = 6e-6
+"""By how much sums of weights in fp32 may differ from exact ones, as a share of the total weight."""
 
 
 def kept(logits: np.ndarray, how: Draw, shift: float) -> np.ndarray:
@@ -53,8 +53,6 @@ def explains(logits: np.ndarray, how: Draw, token: int) -> bool:
 def test_every_token_is_one_that_an_exact_computation_draws(
     kernels: Kernels, seed: int, vocabulary: int, spread: float, ties: bool
 ) -> None:
-    if not kernels:
-        return
     source = random.Random(seed)
     rows = source.choice([1, 2, 5])
     logits = (np.random.default_rng(seed).standard_normal((rows, vocabulary)) * spread).astype(np.float32)
@@ -62,7 +60,7 @@ def test_every_token_is_one_that_an_exact_computation_draws(
         logits = logits.round()
     draws = [
         Draw(
-            token=0,
+            row=0,
             seed=source.choice([0, 1, source.getrandbits(64), -source.getrandbits(40)]),
             position=source.choice([1, source.getrandbits(20)]),
             inverse_temperature=1 / source.choice([1e-4, 0.3, 0.8, 1.0, 2.0]),
@@ -79,8 +77,6 @@ def test_every_token_is_one_that_an_exact_computation_draws(
 
 
 def test_the_draw_is_that_of_the_twin(kernels: Kernels) -> None:
-    if not kernels:
-        return
     source = random.Random(4)
     vocabulary = 1 << 18  # with equal weights the token tells 18 bits of the draw
     for seed in (0, 1, source.getrandbits(64), source.getrandbits(80), -5):
@@ -92,8 +88,6 @@ def test_the_draw_is_that_of_the_twin(kernels: Kernels) -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_a_row_that_is_not_finite_is_told_and_spares_the_others(kernels: Kernels, bad: float) -> None:
-    if not kernels:
-        return
     for vocabulary, place in ((300, 299), (300, 0), (49_152, 20_001)):
         logits = np.random.default_rng(2).standard_normal((3, vocabulary)).astype(np.float32)
         draws = [Draw(0, row, 9, 1.0, 0, 0.9, 0.0) for row in range(3)]

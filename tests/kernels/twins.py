@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from slotdeck.engine.kernels.four_bits import place, quantised
-from slotdeck.engine.kernels.library import BLOCK, GROUP, PANEL, Kernels, Packed, empty, pad
+from slotdeck.engine.kernels.library import Kernels
+from slotdeck.engine.kernels.packed import BLOCK, GROUP, PANEL, Packed, empty, pad
 from slotdeck.engine.model.linear import Linear
 from slotdeck.engine.model.llama.torch_decoder import TorchDecoder
 from slotdeck.engine.model.llama.weights import DecoderWeights, LayerWeights

@@ -1,9 +1,10 @@
-// Attention of some query tokens of one sequence against one kv head of the paged pool, with an online softmax.
+// Attention of some query tokens of one sequence against one KV head of the paged pool, with an online softmax (Milakov
+// and Gimelshein, Online normalizer calculation for softmax, 2018).
 //
-// Query heads that share the kv head are rows beside each other. Keys are walked in parts that begin at fixed
-// positions, and a row's sums are added in one fixed order, so its result does not depend on how a prompt was cut or
-// what shares the batch. A part of which a row sees nothing leaves its sums as they are, so it may be walked or not. K
-// and V are read as stored.
+// The query heads that share the KV head are rows of one matrix. Keys are read in tiles that begin at fixed positions,
+// and the sums of a row are added in one fixed order. So its result does not depend on how a prompt was cut or on what
+// shares the batch. A tile of which a row sees nothing leaves the sums of that row unchanged, whether it is read or
+// not. K and V are read as they are stored.
 #pragma once
 
 #include "product.h"
@@ -12,10 +13,10 @@
 
 namespace SLOTDECK_ISA {
 
-constexpr int PART = 64;      // keys of a part
-constexpr int FEW_ROWS = 5;   // up to here, keys and values are read where they lie
-constexpr int RUN = 16;       // keys that lie one after another: the size of a block is a multiple of it
-constexpr int TOGETHER = LANES == 16 ? 4 : 3;  // rows that share what is read
+constexpr int KEY_TILE = 64;  // keys of a tile
+constexpr int FEW_ROWS = 5;   // up to this many, keys and values are read in place
+constexpr int RUN = 16;       // keys that are contiguous in memory: the size of a block is a multiple of it
+constexpr int ROWS_PER_LOAD = LANES == 16 ? 4 : 3;  // rows that use each loaded vector
 
 template <int KV>
 inline Floats load_stored(const void* base, int64_t at) {
@@ -27,29 +28,30 @@ inline Floats load_stored(const void* base, int64_t at) {
 
 constexpr int64_t bytes_of(int kv_type) { return kv_type == KV_FP32 ? 4 : kv_type == KV_INT8 ? 1 : 2; }
 
-// One layer's K or V in the pool. A place is the number of a token's row: (kv head x num_blocks + block) x 16 + offset.
-struct Stored {
+// One layer's K or V in the pool. The pool row of a token is (KV head x num_blocks + block) x 16 + offset.
+struct PoolTensor {
     int kv_type;
     char* data;
-    float* scales;  // int8 only: stored value x scale of its place = value
+    float* scales;  // int8 only: value = stored value x scale of its pool row
     int64_t width, stride;
 
-    const char* row(int64_t place) const { return data + place * width * bytes_of(kv_type); }
+    const char* row(int64_t pool_row) const { return data + pool_row * width * bytes_of(kv_type); }
 };
 
-inline Stored stored(const Model& model, const Step& step, void* const* data, float* const* scales, int layer) {
+inline PoolTensor pool_tensor(const Model& model, const Step& step, void* const* data, float* const* scales,
+                              int layer) {
     float* own = step.kv_type == KV_INT8 ? scales[layer] : nullptr;
     return {step.kv_type, (char*)data[layer], own, model.head_dim, model.head_stride};
 }
 
-// Keys or values of a part in runs of RUN: where each run is, and how far its rows are apart (in values). While a row is
-// read, the same row of `next` is fetched from memory: blocks lie anywhere, so the processor cannot foresee them.
+// Keys or values of a tile in runs of RUN: where each run begins, and the distance between its rows (in values). While
+// a row is read, the same row of `next` is prefetched: blocks can be anywhere, so the processor cannot predict them.
 struct Runs {
     int kv_type;
     int64_t step, width;
-    const char* at[PART / RUN];
-    const char* next[PART / RUN];
-    int64_t next_bytes;  // of a row; 0: nothing to fetch
+    const char* at[KEY_TILE / RUN];
+    const char* next[KEY_TILE / RUN];
+    int64_t next_bytes;  // of a row; 0: nothing to prefetch
 
     void fetch(int64_t row) const {
         const char* line = next[row / RUN] + row % RUN * next_bytes;
@@ -57,7 +59,7 @@ struct Runs {
     }
 };
 
-// Copies `count` rows of a run to fp32: the stored numbers (without their scales), then zeros up to the stride.
+// Copies `count` rows of a run to fp32: the stored numbers, without their scales, and zeros up to the stride.
 template <int KV>
 inline void copy_rows(const Runs& from, int64_t run, int64_t count, int64_t stride, float* to) {
     for (int64_t row = 0; row < count; ++row, to += stride) {
@@ -75,8 +77,8 @@ inline void copy_rows(const Runs& from, int64_t run, int64_t count, int64_t stri
     }
 }
 
-// The same rows as fp32 in `to` [PART, stride]; what follows the last is zero up to a whole vector of keys.
-SEPARATE Runs copied(const Runs& from, int64_t count, int64_t stride, float* to) {
+// The same rows as fp32 in `to` [KEY_TILE, stride]. After the last row, zeros fill up its run.
+NOINLINE Runs copied(const Runs& from, int64_t count, int64_t stride, float* to) {
     Runs result{KV_FP32, stride, stride, {}, {}, 0};
     for (int64_t run = 0; run * RUN < count; ++run) {
         const int64_t here = count - run * RUN < RUN ? count - run * RUN : RUN;
@@ -94,7 +96,7 @@ SEPARATE Runs copied(const Runs& from, int64_t count, int64_t stride, float* to)
 }
 
 // Whether the pool can hold `values` [stride].
-inline bool holds(const Stored& to, const float* values) {
+inline bool representable(const PoolTensor& to, const float* values) {
     const float limit = to.kv_type == KV_FP16 ? 65520.0f : 3.38e38f;
     Ints beyond = Ints{};
     for (int64_t i = 0; i < to.stride; i += LANES) beyond |= ~(absolute(load<Floats>(values + i)) < limit);
@@ -103,25 +105,26 @@ inline bool holds(const Stored& to, const float* values) {
     return true;
 }
 
-// Stores `values` (zeros beyond the width) as one row, rounded to the type of the pool. What fp16 cannot hold becomes
-// NaN, and so does the scale of an int8 row that is not finite: the request fails instead of going on with wrong keys.
-SEPARATE void keep(const Stored& to, int64_t place, const float* values) {
-    const int64_t width = to.width, at = place * width;
+// Stores `values` (zeros beyond the width) as one row, rounded to the type of the pool. A value that fp16 cannot hold
+// becomes NaN, and so does the scale of an int8 row that is not finite. Then the request fails instead of continuing
+// with wrong keys.
+NOINLINE void store_row(const PoolTensor& to, int64_t pool_row, const float* values) {
+    const int64_t width = to.width, at = pool_row * width;
     if (to.kv_type == KV_FP32) {
         memcpy((float*)to.data + at, values, (size_t)width * 4);
         return;
     }
     float scale = 1;
     if (to.kv_type == KV_INT8) {
-        Floats largest = Floats{}, spoiled = Floats{};
+        Floats largest = Floats{}, not_finite = Floats{};
         for (int64_t i = 0; i < to.stride; i += LANES) {
             const Floats value = load<Floats>(values + i);
             largest = larger(absolute(value), largest);
-            spoiled += value - value;
+            not_finite += value - value;
         }
         scale = maximum(largest) / 127.0f;
-        scale = (scale < 1.17549435e-38f ? 1.17549435e-38f : scale) + sum(spoiled);
-        to.scales[place] = scale;
+        scale = (scale < 1.17549435e-38f ? 1.17549435e-38f : scale) + sum(not_finite);
+        to.scales[pool_row] = scale;
     }
     for (int64_t i = 0; i < width; i += LANES) {
         const Floats value = load<Floats>(values + i);
@@ -137,9 +140,9 @@ SEPARATE void keep(const Stored& to, int64_t place, const float* values) {
     }
 }
 
-// Scores of R rows against `count` keys (whole vectors of them) where they lie.
+// Scores of R rows against `count` keys (whole vectors of them), which are read in place.
 template <int KV, int R>
-SEPARATE void score_rows(const float* query, const Runs& keys, int64_t count, int64_t stride, float* scores) {
+NOINLINE void score_rows(const float* query, const Runs& keys, int64_t count, int64_t stride, float* scores) {
     for (int64_t at = 0; at < count; at += LANES) {
         const char* first = keys.at[at / RUN] + at % RUN * keys.step * bytes_of(KV);
         Floats sums[R][LANES];
@@ -154,11 +157,11 @@ SEPARATE void score_rows(const float* query, const Runs& keys, int64_t count, in
             }
             for (int r = 0; r < R; ++r) sums[r][key] = sum[r];
         }
-        for (int r = 0; r < R; ++r) store(scores + r * PART + at, sum_rows(sums[r]));
+        for (int r = 0; r < R; ++r) store(scores + r * KEY_TILE + at, sum_rows(sums[r]));
     }
 }
 
-// The same sums in the same order for R rows, from transposed keys [stride][LANES]: lanes far apart are added first.
+// The same sums for R rows from transposed keys [stride][LANES], in the same order: distant lanes are added first.
 template <int STEP, int R>
 inline void tree(const float* query, const float* keys, int64_t stride, int first, Floats* sums) {
     if constexpr (STEP == LANES) {
@@ -176,9 +179,9 @@ inline void tree(const float* query, const float* keys, int64_t stride, int firs
     }
 }
 
-// out[R][stride] += weights[R][PART] x values where they lie, four vectors of width at a time.
+// out[R][stride] += weights[R][KEY_TILE] x values, which are read in place, four vectors of a row at a time.
 template <int KV, int R>
-SEPARATE void mix_rows(const float* weights, const Runs& values, int64_t count, int64_t stride, float* out) {
+NOINLINE void mix_rows(const float* weights, const Runs& values, int64_t count, int64_t stride, float* out) {
     for (int64_t at = 0; at < values.width; at += 4 * LANES) {
         const int vectors = values.width - at < 4 * LANES ? (int)((values.width - at) / LANES) : 4;
         Floats sums[R][4];
@@ -190,12 +193,12 @@ SEPARATE void mix_rows(const float* weights, const Runs& values, int64_t count, 
             if (vectors == 4) {
                 for (int v = 0; v < 4; ++v) {
                     const Floats value = load_stored<KV>(line, at + v * LANES);
-                    for (int r = 0; r < R; ++r) sums[r][v] += weights[r * PART + key] * value;
+                    for (int r = 0; r < R; ++r) sums[r][v] += weights[r * KEY_TILE + key] * value;
                 }
             } else {
                 for (int v = 0; v < vectors; ++v) {
                     const Floats value = load_stored<KV>(line, at + v * LANES);
-                    for (int r = 0; r < R; ++r) sums[r][v] += weights[r * PART + key] * value;
+                    for (int r = 0; r < R; ++r) sums[r][v] += weights[r * KEY_TILE + key] * value;
                 }
             }
         }
@@ -204,16 +207,17 @@ SEPARATE void mix_rows(const float* weights, const Runs& values, int64_t count, 
     }
 }
 
-// Calls work(R, first row) for rows by as few and as even pieces as TOGETHER allows; R is a constant there.
+// Calls work(R, first row) for as few and as equal groups of rows as ROWS_PER_LOAD allows. R is a compile-time
+// constant.
 template <typename Work>
 inline void in_pieces(int64_t rows, Work work) {
-    for (int64_t first = 0, pieces = (rows + TOGETHER - 1) / TOGETHER; pieces > 0; --pieces) {
+    for (int64_t first = 0, pieces = (rows + ROWS_PER_LOAD - 1) / ROWS_PER_LOAD; pieces > 0; --pieces) {
         const int64_t here = (rows - first + pieces - 1) / pieces;
         switch (here) {
             case 1: work(Constant<1>{}, first); break;
             case 2: work(Constant<2>{}, first); break;
             case 3: work(Constant<3>{}, first); break;
-            default: work(Constant<TOGETHER>{}, first); break;
+            default: work(Constant<ROWS_PER_LOAD>{}, first); break;
         }
         first += here;
     }
@@ -222,11 +226,11 @@ inline void in_pieces(int64_t rows, Work work) {
 template <int KV>
 inline void score_as(const float* query, const Runs& keys, int64_t rows, int64_t count, int64_t stride, float* scores) {
     in_pieces(rows, [&](auto r, int64_t first) {
-        score_rows<KV, decltype(r)::value>(query + first * stride, keys, count, stride, scores + first * PART);
+        score_rows<KV, decltype(r)::value>(query + first * stride, keys, count, stride, scores + first * KEY_TILE);
     });
 }
 
-SEPARATE void score(const float* query, const Runs& keys, int64_t rows, int64_t count, int64_t stride, float* scores) {
+NOINLINE void score(const float* query, const Runs& keys, int64_t rows, int64_t count, int64_t stride, float* scores) {
     switch (keys.kv_type) {
         case KV_FP32: return score_as<KV_FP32>(query, keys, rows, count, stride, scores);
         case KV_BF16: return score_as<KV_BF16>(query, keys, rows, count, stride, scores);
@@ -238,11 +242,11 @@ SEPARATE void score(const float* query, const Runs& keys, int64_t rows, int64_t 
 template <int KV>
 inline void mix_as(const float* weights, const Runs& values, int64_t rows, int64_t count, int64_t stride, float* out) {
     in_pieces(rows, [&](auto r, int64_t first) {
-        mix_rows<KV, decltype(r)::value>(weights + first * PART, values, count, stride, out + first * stride);
+        mix_rows<KV, decltype(r)::value>(weights + first * KEY_TILE, values, count, stride, out + first * stride);
     });
 }
 
-SEPARATE void mix(const float* weights, const Runs& values, int64_t rows, int64_t count, int64_t stride, float* out) {
+NOINLINE void mix(const float* weights, const Runs& values, int64_t rows, int64_t count, int64_t stride, float* out) {
     switch (values.kv_type) {
         case KV_FP32: return mix_as<KV_FP32>(weights, values, rows, count, stride, out);
         case KV_BF16: return mix_as<KV_BF16>(weights, values, rows, count, stride, out);
@@ -251,99 +255,102 @@ SEPARATE void mix(const float* weights, const Runs& values, int64_t rows, int64_
     }
 }
 
-// The same scores from keys in fp32 by turning them first, which pays for many rows.
-SEPARATE void score_turned(const float* query, const Runs& keys, int64_t rows, int64_t count, int64_t stride,
-                         float* turned, float* scores) {
+// The same scores from fp32 keys that are transposed first, which pays off for many rows.
+NOINLINE void score_transposed(const float* query, const Runs& keys, int64_t rows, int64_t count, int64_t stride,
+                               float* transposed, float* scores) {
     for (int64_t at = 0; at < count; at += LANES) {
         const float* group = (const float*)keys.at[at / RUN] + at % RUN * stride;
         for (int64_t i = 0; i < stride; i += LANES) {
             Floats square[LANES];
             for (int key = 0; key < LANES; ++key) square[key] = load<Floats>(group + key * stride + i);
             transpose(square);
-            for (int key = 0; key < LANES; ++key) store(turned + (i + key) * LANES, square[key]);
+            for (int key = 0; key < LANES; ++key) store(transposed + (i + key) * LANES, square[key]);
         }
         in_pieces(rows, [&](auto r, int64_t first) {
             constexpr int R = decltype(r)::value;
             Floats sums[R];
-            tree<1, R>(query + first * stride, turned, stride, 0, sums);
-            for (int row = 0; row < R; ++row) store(scores + (first + row) * PART + at, sums[row]);
+            tree<1, R>(query + first * stride, transposed, stride, 0, sums);
+            for (int row = 0; row < R; ++row) store(scores + (first + row) * KEY_TILE + at, sums[row]);
         });
     }
 }
 
-// A row's softmax over some keys: values mixed with weights relative to the largest score, and the weights' total.
+// The softmax of a row over some keys: the weighted sum of values, relative to the largest score, and the total weight.
 struct Softmax {
-    float* mixed;  // [stride]
+    float* values;  // [stride]
     float largest, total;
 };
 
 // Floats of scratch that `attend` needs for `rows` rows.
 inline int64_t attention_scratch(int64_t rows, int64_t stride) {
-    return rows * (3 * stride + PART + 2 + (int64_t)sizeof(Softmax) / 4) + 2 * PART * stride + LANES * stride;
+    return rows * (3 * stride + KEY_TILE + 2 + (int64_t)sizeof(Softmax) / 4) + 2 * KEY_TILE * stride + LANES * stride;
 }
 
-// Adds what came of the next strip. A row sees nothing of a strip whose largest score is -inf. A function of its own,
-// since the compiler may fuse multiplications and additions in another way in each copy: who adds must not matter.
-SEPARATE void add_strip(Softmax& row, const Softmax& strip, int64_t stride) {
-    if (strip.largest == -__builtin_inff()) return;
+// Adds the result of the next split to a row. If the largest score of the split is -inf, the row sees none of its keys.
+// This is a separate function because the compiler may fuse multiplications and additions differently in each copy, and
+// the result must not depend on which code merges.
+NOINLINE void merge_split(Softmax& row, const Softmax& split, int64_t stride) {
+    if (split.largest == -__builtin_inff()) return;
     float kept = 1, share = 1;  // exp(0) of the larger one
     if (row.largest == -__builtin_inff())
         kept = 0;
-    else if (strip.largest > row.largest)
-        kept = exponential(splat(row.largest - strip.largest))[0];
+    else if (split.largest > row.largest)
+        kept = exponential(splat(row.largest - split.largest))[0];
     else
-        share = exponential(splat(strip.largest - row.largest))[0];
-    row.largest = strip.largest > row.largest ? strip.largest : row.largest;
-    row.total = row.total * kept + strip.total * share;
+        share = exponential(splat(split.largest - row.largest))[0];
+    row.largest = split.largest > row.largest ? split.largest : row.largest;
+    row.total = row.total * kept + split.total * share;
     for (int64_t i = 0; i < stride; i += LANES)
-        store(row.mixed + i, load<Floats>(row.mixed + i) * kept + load<Floats>(strip.mixed + i) * share);
+        store(row.values + i, load<Floats>(row.values + i) * kept + load<Floats>(split.values + i) * share);
 }
 
-// Whether the query heads that share a kv head make whole groups, so that a task can quantise what it computed.
+// Whether the query heads that share a KV head fill whole groups, so that a task can quantise its own result.
 inline bool whole_groups(const Model& model) { return model.heads / model.kv_heads * model.head_dim % GROUP == 0; }
 
-// Quantises columns `first` to `first + count - 1`, whole groups, of a token's attention.
-inline void quantise_mixed(const Model& model, const Workspace& space, int64_t token, int64_t first, int64_t count) {
+// Quantises columns `first` to `first + count - 1`, whole groups, of a token's attention output.
+inline void quantise_attention(const Model& model, const Workspace& space, int64_t token, int64_t first,
+                               int64_t count) {
     const int64_t at = token * attended(model) + first;
-    quantise_row(space.mixed + at, count, space.codes + at, space.scales + at / GROUP, space.sums + at / BLOCK);
+    quantise_row(space.attended + at, count, space.codes + at, space.scales + at / GROUP, space.sums + at / BLOCK);
 }
 
 // The result of a row: query head `head` of `token`.
 inline void finish_row(const Model& model, const Workspace& space, const Softmax& row, int64_t token, int64_t head) {
     const int64_t width = model.head_dim;
     const float inverse = 1.0f / row.total;
-    float* to = space.mixed + token * attended(model) + head * width;
-    for (int64_t i = 0; i < width; ++i) to[i] = row.mixed[i] * inverse;
+    float* to = space.attended + token * attended(model) + head * width;
+    for (int64_t i = 0; i < width; ++i) to[i] = row.values[i] * inverse;
 }
 
-// Where a task's walk over the keys begins: at the first part that its first token sees, or at its first strip.
+// The first key that a task reads: the beginning of the first tile that its first token sees, or of its first split.
 inline int64_t first_key(const Model& model, const AttentionTask& task) {
-    const int64_t oldest = oldest_key(model, task.start), strip = (int64_t)task.strip * STRIP;
-    return oldest > strip ? oldest / PART * PART : strip;
+    const int64_t oldest = oldest_key(model, task.start), split = (int64_t)task.split * SPLIT;
+    return oldest > split ? oldest / KEY_TILE * KEY_TILE : split;
 }
 
-// Where the run of a position begins among the keys or values that a task reads.
+// The pool row at which the run of a position begins.
 inline int64_t run_of(const Model& model, const Step& step, const AttentionTask& task, int64_t position) {
-    const int32_t* blocks = step.blocks + step.span_blocks[task.span];
+    const int32_t* blocks = step.blocks + step.table_offsets[task.span];
     const int64_t size = model.block_size, block = task.kv_head * (int64_t)step.num_blocks + blocks[position / size];
     return block * size + position % size / RUN * RUN;
 }
 
-// Computes a task. `after` is what this thread will likely compute next: its first keys are fetched at the end.
-SEPARATE void attend(const Model& model, const Step& step, const Workspace& space, const AttentionTask& task,
+// Computes a task. `after` is the task that this thread will probably compute next: its first keys are prefetched at
+// the end.
+NOINLINE void attend(const Model& model, const Step& step, const Workspace& space, const AttentionTask& task,
                      const AttentionTask& after, int layer, float* scratch) {
-    const Stored all_keys = stored(model, step, step.keys, step.key_scales, layer);
-    const Stored all_values = stored(model, step, step.values, step.value_scales, layer);
+    const PoolTensor all_keys = pool_tensor(model, step, step.keys, step.key_scales, layer);
+    const PoolTensor all_values = pool_tensor(model, step, step.values, step.value_scales, layer);
     const int64_t stride = model.head_stride, width = model.head_dim, shared = model.heads / model.kv_heads;
     const int64_t rows = task.count * shared;
     float* query = scratch;
     float* out = query + rows * stride;
     float* mixed = out + rows * stride;
     float* weights = mixed + rows * stride;
-    float* keys = weights + rows * PART;
-    float* values = keys + PART * stride;
-    float* turned = values + PART * stride;
-    float* largest = turned + LANES * stride;
+    float* keys = weights + rows * KEY_TILE;
+    float* values = keys + KEY_TILE * stride;
+    float* transposed = values + KEY_TILE * stride;
+    float* largest = transposed + LANES * stride;
     float* total = largest + rows;
     Softmax* sums = (Softmax*)(total + rows);
     for (int64_t row = 0; row < rows; ++row) {
@@ -352,34 +359,36 @@ SEPARATE void attend(const Model& model, const Step& step, const Workspace& spac
         sums[row] = {out + row * stride, -__builtin_inff(), 0};
     }
     memset(out, 0, (size_t)(rows * stride) * 4);
-    // A row of the pool can be read in whole vectors only where it ends with one.
-    const bool whole = width % LANES == 0, few = rows <= FEW_ROWS, apart = task.place >= 0;
+    // A pool row can be read in whole vectors only if its width is a multiple of them.
+    const bool whole = width % LANES == 0, few = rows <= FEW_ROWS, is_split = task.partial >= 0;
     const int64_t row_bytes = width * bytes_of(step.kv_type);
-    const int64_t seen = task.start + task.count;  // keys that the last token sees, were there no window
+    const int64_t seen = task.start + task.count;  // keys that the last token sees, apart from the window
     const int64_t window = model.window > 0 ? model.window : seen;
-    const int64_t strips_end = (int64_t)(task.strip + task.strips) * STRIP, last = strips_end < seen ? strips_end : seen;
+    const int64_t splits_end = (int64_t)(task.split + task.splits) * SPLIT,
+                  last = splits_end < seen ? splits_end : seen;
     const int64_t first = first_key(model, task);
     const int64_t after_begin = first_key(model, after), after_seen = after.start + after.count;
-    for (int64_t begin = first; begin < last; begin += PART) {
-        if (begin == first || begin % STRIP == 0) {
+    for (int64_t begin = first; begin < last; begin += KEY_TILE) {
+        if (begin == first || begin % SPLIT == 0) {
             for (int64_t row = 0; row < rows; ++row) {
                 largest[row] = -__builtin_inff();
                 total[row] = 0;
             }
             memset(mixed, 0, (size_t)(rows * stride) * 4);
         }
-        const int64_t end = begin + PART < seen ? begin + PART : seen, count = end - begin;
+        const int64_t end = begin + KEY_TILE < seen ? begin + KEY_TILE : seen, count = end - begin;
         const int64_t padded = (count + LANES - 1) / LANES * LANES;
-        int64_t places[PART / RUN];
+        int64_t pool_rows[KEY_TILE / RUN];
         Runs part_keys{step.kv_type, width, width, {}, {}, row_bytes}, part_values = part_keys;
-        for (int64_t run = 0; run < PART / RUN; ++run) {
-            // Beyond the last key there is nothing to fetch: then it is the last run again.
-            const int64_t here = begin + run * RUN, next = here + PART, later = after_begin + run * RUN;
-            places[run] = run_of(model, step, task, here < seen ? here : seen - 1);
-            part_keys.at[run] = all_keys.row(places[run]);
-            part_values.at[run] = part_keys.next[run] = all_values.row(places[run]);
-            part_values.next[run] = all_keys.row(begin + PART < last ? run_of(model, step, task, next < seen ? next : seen - 1)
-                                                 : run_of(model, step, after, later < after_seen ? later : after_seen - 1));
+        for (int64_t run = 0; run < KEY_TILE / RUN; ++run) {
+            // Beyond the last key there is nothing to prefetch: then `next` is the last run again.
+            const int64_t here = begin + run * RUN, next = here + KEY_TILE, later = after_begin + run * RUN;
+            pool_rows[run] = run_of(model, step, task, here < seen ? here : seen - 1);
+            part_keys.at[run] = all_keys.row(pool_rows[run]);
+            part_values.at[run] = part_keys.next[run] = all_values.row(pool_rows[run]);
+            part_values.next[run] = all_keys.row(
+                begin + KEY_TILE < last ? run_of(model, step, task, next < seen ? next : seen - 1)
+                                        : run_of(model, step, after, later < after_seen ? later : after_seen - 1));
         }
         if (!whole || !few) {
             part_keys = copied(part_keys, count, stride, keys);
@@ -388,67 +397,73 @@ SEPARATE void attend(const Model& model, const Step& step, const Workspace& spac
         if (few)
             score(query, part_keys, rows, padded, stride, weights);
         else
-            score_turned(query, part_keys, rows, padded, stride, turned, weights);
+            score_transposed(query, part_keys, rows, padded, stride, transposed, weights);
         const bool scaled = step.kv_type == KV_INT8;
         for (int64_t row = 0; row < rows; ++row) {
-            float* line = weights + row * PART;
-            const int64_t visible = task.start + row / shared + 1 - begin;  // keys of this part up to the row's token
-            const int64_t outside = visible - window;  // of them, those before its window
-            if (visible <= 0 || outside >= PART) {
-                memset(line, 0, PART * 4);
+            float* line = weights + row * KEY_TILE;
+            const int64_t visible = task.start + row / shared + 1 - begin;  // keys of this tile up to the row's token
+            const int64_t outside = visible - window;                       // those of them before its window
+            if (visible <= 0 || outside >= KEY_TILE) {
+                memset(line, 0, KEY_TILE * 4);
                 continue;
             }
             if (scaled)
                 for (int64_t at = 0; at < padded; at += LANES)
-                    store(line + at, load<Floats>(line + at) * load<Floats>(all_keys.scales + places[at / RUN] + at % RUN));
+                    store(line + at,
+                          load<Floats>(line + at) * load<Floats>(all_keys.scales + pool_rows[at / RUN] + at % RUN));
             for (int64_t key = 0; key < outside; ++key) line[key] = -__builtin_inff();
             for (int64_t key = visible; key < padded; ++key) line[key] = -__builtin_inff();
             Floats top = splat(largest[row]);
             for (int64_t at = 0; at < padded; at += LANES) top = larger(load<Floats>(line + at), top);
-            const float most = maximum(top), before = largest[row];
-            const float kept = before == -__builtin_inff() ? 0.0f : exponential(splat(before - most))[0];
+            const float highest = maximum(top), before = largest[row];
+            const float kept = before == -__builtin_inff() ? 0.0f : exponential(splat(before - highest))[0];
             Floats sums = Floats{};
             for (int64_t at = 0; at < padded; at += LANES) {
-                const Floats weight = exponential(load<Floats>(line + at) - most);
+                const Floats weight = exponential(load<Floats>(line + at) - highest);
                 sums += weight;
-                store(line + at, scaled ? weight * load<Floats>(all_values.scales + places[at / RUN] + at % RUN) : weight);
+                store(line + at,
+                      scaled ? weight * load<Floats>(all_values.scales + pool_rows[at / RUN] + at % RUN) : weight);
             }
             total[row] = total[row] * kept + sum(sums);
-            largest[row] = most;
-            if (before != most)
+            largest[row] = highest;
+            if (before != highest)
                 for (int64_t i = 0; i < stride; i += LANES)
                     store(mixed + row * stride + i, load<Floats>(mixed + row * stride + i) * kept);
         }
         mix(weights, part_values, rows, count, stride, mixed);
-        if ((begin + PART) % STRIP != 0 && begin + PART < last) continue;
-        if (!apart) {
+        if ((begin + KEY_TILE) % SPLIT != 0 && begin + KEY_TILE < last) continue;
+        if (!is_split) {
             for (int64_t row = 0; row < rows; ++row)
-                add_strip(sums[row], {mixed + row * stride, largest[row], total[row]}, stride);
+                merge_split(sums[row], {mixed + row * stride, largest[row], total[row]}, stride);
             continue;
         }
-        float* place = space.places + (task.place + begin / STRIP - task.strip) * rows * (stride + 2);
-        memcpy(place, mixed, (size_t)(rows * stride) * 4);
-        memcpy(place + rows * stride, largest, (size_t)rows * 4);
-        memcpy(place + rows * (stride + 1), total, (size_t)rows * 4);
+        float* partial = space.partials + (task.partial + begin / SPLIT - task.split) * rows * (stride + 2);
+        memcpy(partial, mixed, (size_t)(rows * stride) * 4);
+        memcpy(partial + rows * stride, largest, (size_t)rows * 4);
+        memcpy(partial + rows * (stride + 1), total, (size_t)rows * 4);
     }
-    if (apart) return;
+    if (is_split) return;
     for (int64_t row = 0; row < rows; ++row)
         finish_row(model, space, sums[row], task.first_row + row / shared, task.kv_head * shared + row % shared);
     if (!whole_groups(model)) return;
     for (int64_t i = 0; i < task.count; ++i)
-        quantise_mixed(model, space, task.first_row + i, task.kv_head * shared * width, shared * width);
+        quantise_attention(model, space, task.first_row + i, task.kv_head * shared * width, shared * width);
 }
 
-// Adds up the strips of one row that were computed apart. `scratch` holds a row of values.
-SEPARATE void add_strips(const Model& model, const Workspace& space, const Apart& apart, int64_t token, float* scratch) {
+// Merges the splits of one row that separate tasks computed. `scratch` holds a row of values.
+NOINLINE void merge_splits(const Model& model, const Workspace& space, const SplitRow& split_row, int64_t token,
+                           float* scratch) {
     const int64_t stride = model.head_stride, shared = model.heads / model.kv_heads;
     for (int64_t head = 0; head < model.heads; ++head) {
         memset(scratch, 0, (size_t)stride * 4);
         Softmax whole{scratch, -__builtin_inff(), 0};
         const int64_t row = head % shared;
-        float* place = space.places + (apart.place + head / shared * apart.strips) * shared * (stride + 2);
-        for (int64_t strip = 0; strip < apart.strips; ++strip, place += shared * (stride + 2))
-            add_strip(whole, {place + row * stride, place[shared * stride + row], place[shared * (stride + 1) + row]}, stride);
+        float* partial =
+            space.partials + (split_row.partial + head / shared * split_row.splits) * shared * (stride + 2);
+        for (int64_t split = 0; split < split_row.splits; ++split, partial += shared * (stride + 2))
+            merge_split(whole,
+                        {partial + row * stride, partial[shared * stride + row], partial[shared * (stride + 1) + row]},
+                        stride);
         finish_row(model, space, whole, token, head);
     }
 }

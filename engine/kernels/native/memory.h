@@ -1,4 +1,4 @@
-// The memory that a step works in.
+// The memory in which a step works.
 #pragma once
 
 #include <cstdlib>
@@ -12,24 +12,24 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-// The memory of a step: one block that only grows, in parts that begin at pages, one after the other. Parts at places
-// of the allocator's choice fall by chance on places that push each other out of the first cache: steps of twenty rows
+// The memory of a step: one block that only grows. Its parts follow each other, and each begins at a page. If the
+// allocator places the parts, some of them can evict each other from the L1 cache by chance: then steps of twenty rows
 // took up to 12 % longer in one run of a program than in the next.
 class Memory {
   public:
     ~Memory() { free(data); }
 
-    // Calls `parts` twice, first to learn the size: `part(pointer, count)` says where a part of `count` values is.
-    // Raises bad_alloc.
+    // Calls `parts` twice, the first time to learn the size. `part(pointer, count)` sets the address of a part of
+    // `count` values. Throws bad_alloc.
     template <typename Parts>
-    void lay_out(Parts parts) {
+    void allocate(Parts parts) {
         for (int pass = 0; pass < 2; ++pass) {
             int64_t end = 0;
             parts([&](auto*& pointer, int64_t count) {
                 const int64_t bytes = count * (int64_t)sizeof(*pointer) + SPARE;
                 if (pass == 1) {
                     pointer = (std::remove_reference_t<decltype(pointer)>)(data + end);
-                    allow(data + end, bytes);
+                    unpoison(data + end, bytes);
                 }
                 end += padded(bytes, PAGE);
             });
@@ -39,7 +39,7 @@ class Memory {
 
   private:
     static constexpr int64_t PAGE = 4096;
-    static constexpr int64_t SPARE = 64;  // vectors may be read beyond the last value
+    static constexpr int64_t SPARE = 64;  // vectors may be read beyond the last value of a part
 
     char* data = nullptr;
     int64_t size = 0;
@@ -53,15 +53,15 @@ class Memory {
             size = wanted;
             memset(data, 0, (size_t)size);
         }
-        forbid(data, size);
+        poison(data, size);
     }
 
-    // So that the sanitizer sees what goes beyond a part.
+    // The sanitizer then reports accesses beyond a part.
 #if defined(__SANITIZE_ADDRESS__)
-    static void allow(char* from, int64_t bytes) { ASAN_UNPOISON_MEMORY_REGION(from, bytes); }
-    static void forbid(char* from, int64_t bytes) { ASAN_POISON_MEMORY_REGION(from, bytes); }
+    static void unpoison(char* from, int64_t bytes) { ASAN_UNPOISON_MEMORY_REGION(from, bytes); }
+    static void poison(char* from, int64_t bytes) { ASAN_POISON_MEMORY_REGION(from, bytes); }
 #else
-    static void allow(char*, int64_t) {}
-    static void forbid(char*, int64_t) {}
+    static void unpoison(char*, int64_t) {}
+    static void poison(char*, int64_t) {}
 #endif
 };

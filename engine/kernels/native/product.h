@@ -1,9 +1,9 @@
 // The product of int8 rows with weights of 8 or 4 bits: up to ROWS rows by two panels (32 columns) at a time.
 //
-// Weights of 8 bits are stored as value + 128, so that they are unsigned, as the instructions want them; the excess is
-// taken off by starting each integer sum at -128 x (sum of the row's codes in the group). Those of 4 bits are unsigned;
-// their minimum is multiplied by the sum of the row's codes. Integer sums of a group (64, or 32 of 4 bits) are exact;
-// groups are added in order in fp32, so a row's result does not depend on the rows beside it.
+// 8-bit weights are stored as value + 128, because the instructions take unsigned weights. The excess is removed by
+// starting each integer sum at -128 x (sum of the row's codes in the group). 4-bit weights are unsigned; their minimum
+// is multiplied by the sum of the row's codes. The integer sum of a group (64 values, or 32 with 4 bits) is exact.
+// Groups are added in order in fp32, so the result for a row does not depend on the rows beside it.
 #pragma once
 
 #include "types.h"
@@ -11,14 +11,14 @@
 
 namespace SLOTDECK_ISA {
 
-constexpr int64_t BLOCK_BYTES = 320;  // of a panel's block
-constexpr int PANEL = 16;   // columns of a panel
-constexpr int TILE = 32;    // columns computed at once
+constexpr int64_t BLOCK_BYTES = 320;  // one block of a panel with 4 bits
+constexpr int PANEL = 16;             // columns of a panel
+constexpr int TILE = 32;              // columns computed at once
 constexpr int VECTORS = PANEL / LANES;
-constexpr int64_t AHEAD = 4096;  // bytes from what is multiplied to what is fetched, with few rows
-// FEW: up to so many rows, reading the weights takes longer than multiplying them. Then one panel is computed after the
-// other, so that memory is read in one run.
-// ROWS: rows in registers at once; AT_ONCE: vectors of columns beside them.
+constexpr int64_t PREFETCH_BYTES = 4096;  // with few rows: distance from the weights in use to those prefetched
+// FEW: up to this many rows, reading the weights takes longer than multiplying them. Then one panel is computed after
+// the other, so that memory is read sequentially. ROWS: rows in registers at once. COLUMN_VECTORS: vectors of columns
+// in registers at once.
 
 // Quantised rows: codes [rows, depth], scales [rows, depth / 64], sums of codes [rows, depth / 32].
 struct QuantisedRows {
@@ -29,17 +29,17 @@ struct QuantisedRows {
 };
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__)
-constexpr int ROWS = 6, AT_ONCE = 2, FEW = 6;
+constexpr int ROWS = 6, COLUMN_VECTORS = 2, FEW = 6;
 inline Ints dot(Ints sum, Ints weights, int32_t row) {
     return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)weights, _mm512_set1_epi32(row));
 }
 #elif defined(__AVXVNNI__)
-constexpr int ROWS = 6, AT_ONCE = 2, FEW = 6;
+constexpr int ROWS = 6, COLUMN_VECTORS = 2, FEW = 6;
 inline Ints dot(Ints sum, Ints weights, int32_t row) {
     return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)weights, _mm256_set1_epi32(row));
 }
 #elif defined(__AVX2__)
-constexpr int ROWS = 6, AT_ONCE = 1, FEW = 2;
+constexpr int ROWS = 6, COLUMN_VECTORS = 1, FEW = 2;
 // Unsigned by signed bytes would overflow the 16-bit pair sums; |w| x (row with w's sign) cannot: 2 x 127 x 127.
 inline Ints dot(Ints sum, Ints weights, int32_t row) {
     const __m256i w = _mm256_xor_si256((__m256i)weights, _mm256_set1_epi8((char)0x80));
@@ -47,7 +47,7 @@ inline Ints dot(Ints sum, Ints weights, int32_t row) {
     return sum + (Ints)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 #else
-constexpr int ROWS = 6, AT_ONCE = 1, FEW = 2;
+constexpr int ROWS = 6, COLUMN_VECTORS = 1, FEW = 2;
 inline Ints dot(Ints sum, Ints weights, int32_t row) {
     Words total = (Words)sum;
     for (int i = 0; i < 4; ++i)
@@ -56,8 +56,8 @@ inline Ints dot(Ints sum, Ints weights, int32_t row) {
 }
 #endif
 
-// EXCESS: what the integer sum of a group starts with counts, since `dot` takes weights as stored.
-// `dot_small` is for codes 0 to 15, and `widened` makes 32-bit sums of what it added up over a block.
+// EXCESS: whether `dot` takes weights as they are stored, so that each sum must start at minus the excess.
+// `dot_small` is for codes 0 to 15; `widened` turns its sums over a block into 32-bit sums.
 #if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
 constexpr bool EXCESS = false;
 // Sums of pairs stay in 16 bits: a block adds 8 of them, at most 8 x 2 x 15 x 127 = 30,480.
@@ -71,14 +71,14 @@ inline Ints dot_small(Ints sum, Ints weights, int32_t row) { return dot(sum, wei
 inline Ints widened(Ints sum) { return sum; }
 #endif
 
-// What of the weights is fetched from memory while a tile is computed, since the processor's own prefetching ends at
-// every page. `bytes` are what one group of all panels takes that are computed side by side.
+// Which weights are prefetched while a tile is computed; the processor's own prefetching ends at every page. `bytes` is
+// the size of one group of all panels that are computed side by side.
 template <int PANELS>
-struct Ahead;
+struct Prefetch;
 
-// Many rows: `lines` cache lines, from line `first` on, of each group of the next tile.
+// Many rows: of each group of the next tile, `lines` cache lines from line `first` on.
 template <>
-struct Ahead<2> {
+struct Prefetch<2> {
     const uint8_t* next;
     int64_t first, lines;
 
@@ -88,20 +88,20 @@ struct Ahead<2> {
     }
 };
 
-// Few rows: what comes AHEAD bytes after the group that is computed.
+// Few rows: the weights PREFETCH_BYTES after the group that is computed.
 template <>
-struct Ahead<1> {
+struct Prefetch<1> {
     void fetch(int64_t, const uint8_t* codes, int64_t bytes) const {
-        for (int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(codes + AHEAD + byte, 0, 0);
+        for (int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(codes + PREFETCH_BYTES + byte, 0, 0);
     }
 };
 
-// out[R][PANELS x 16] = R rows x PANELS panels of 8 bits; a line of `out` has TILE numbers. An integer sum of few rows
-// is made in PARTS parts, so that its instructions wait for each other less.
+// out[R][PANELS x 16] = R rows x PANELS panels of 8 bits. A line of `out` has TILE numbers. With few rows, an integer
+// sum is computed in PARTS parts, so that its instructions wait less for each other.
 template <int R, int PANELS>
-SEPARATE void product_rows(const QuantisedRows& rows, int64_t first, const Product& weights, int64_t panel,
-                           const Ahead<PANELS>& ahead, float* out) {
-    constexpr int ONCE = AT_ONCE < PANELS * VECTORS ? AT_ONCE : PANELS * VECTORS;
+NOINLINE void product_rows(const QuantisedRows& rows, int64_t first, const Product& weights, int64_t panel,
+                           const Prefetch<PANELS>& prefetch, float* out) {
+    constexpr int ONCE = COLUMN_VECTORS < PANELS * VECTORS ? COLUMN_VECTORS : PANELS * VECTORS;
     constexpr int PARTS = PANELS > 1 || R * ONCE > 4 ? 1 : R * ONCE > 2 ? 2 : 4 / (R * ONCE);
     const int64_t depth = rows.depth, groups = depth / GROUP;
     const uint8_t* codes[PANELS];
@@ -117,7 +117,7 @@ SEPARATE void product_rows(const QuantisedRows& rows, int64_t first, const Produ
     for (int r = 0; r < R; ++r)
         for (int at = 0; at < PANELS * VECTORS; ++at) total[r][at] = Floats{};
     for (int64_t group = 0; group < groups; ++group) {
-        ahead.fetch(group, codes[0] + group * GROUP * PANEL, PANELS * GROUP * PANEL);
+        prefetch.fetch(group, codes[0] + group * GROUP * PANEL, PANELS * GROUP * PANEL);
         int32_t start[R];
         for (int r = 0; r < R; ++r) {
             const int32_t* halves = row_sums + (r * groups + group) * 2;
@@ -150,7 +150,8 @@ SEPARATE void product_rows(const QuantisedRows& rows, int64_t first, const Produ
                 for (int r = 0; r < R; ++r) {
                     Words sum = (Words)sums[r][i][0];
                     for (int j = 1; j < PARTS; ++j) sum += (Words)sums[r][i][j];
-                    total[r][at] += __builtin_convertvector((Ints)sum, Floats) * (scale * row_scales[r * groups + group]);
+                    total[r][at] +=
+                        __builtin_convertvector((Ints)sum, Floats) * (scale * row_scales[r * groups + group]);
                 }
             }
         }
@@ -161,9 +162,9 @@ SEPARATE void product_rows(const QuantisedRows& rows, int64_t first, const Produ
 
 // The same with weights of 4 bits.
 template <int R, int PANELS>
-SEPARATE void product_rows_4(const QuantisedRows& rows, int64_t first, const Product& weights, int64_t panel,
-                             const Ahead<PANELS>& ahead, float* out) {
-    constexpr int ONCE = AT_ONCE < PANELS * VECTORS ? AT_ONCE : PANELS * VECTORS;
+NOINLINE void product_rows_4(const QuantisedRows& rows, int64_t first, const Product& weights, int64_t panel,
+                             const Prefetch<PANELS>& prefetch, float* out) {
+    constexpr int ONCE = COLUMN_VECTORS < PANELS * VECTORS ? COLUMN_VECTORS : PANELS * VECTORS;
     const int64_t depth = rows.depth, groups = depth / BLOCK;
     const uint8_t* blocks[PANELS];
     for (int p = 0; p < PANELS; ++p) blocks[p] = weights.codes + (panel + p) * groups * BLOCK_BYTES;
@@ -174,7 +175,7 @@ SEPARATE void product_rows_4(const QuantisedRows& rows, int64_t first, const Pro
     for (int r = 0; r < R; ++r)
         for (int at = 0; at < PANELS * VECTORS; ++at) total[r][at] = Floats{};
     for (int64_t group = 0; group < groups; ++group) {
-        ahead.fetch(group, blocks[0] + group * BLOCK_BYTES, PANELS * BLOCK_BYTES);
+        prefetch.fetch(group, blocks[0] + group * BLOCK_BYTES, PANELS * BLOCK_BYTES);
         float scales[R], added[R];
         for (int r = 0; r < R; ++r) {
             scales[r] = row_scales[r * (groups / 2) + group / 2];
@@ -183,7 +184,8 @@ SEPARATE void product_rows_4(const QuantisedRows& rows, int64_t first, const Pro
 #pragma GCC unroll 8
         for (int part = 0; part < PANELS * VECTORS; part += ONCE) {
             Ints sums[R][ONCE];
-            // Rows unrolled, so that the sums stay in registers; the depth not, since then the rows' values would not.
+            // Rows are unrolled so that the sums stay in registers. The depth is not, since then the values of the rows
+            // would not.
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r)
                 for (int i = 0; i < ONCE; ++i) sums[r][i] = Ints{};
@@ -223,11 +225,11 @@ SEPARATE void product_rows_4(const QuantisedRows& rows, int64_t first, const Pro
 
 template <int R, int PANELS>
 inline void product_of(const QuantisedRows& rows, int64_t first, const Product& weights, int64_t panel,
-                       const Ahead<PANELS>& ahead, float* out) {
+                       const Prefetch<PANELS>& prefetch, float* out) {
     if (weights.bits == 4)
-        product_rows_4<R, PANELS>(rows, first, weights, panel, ahead, out);
+        product_rows_4<R, PANELS>(rows, first, weights, panel, prefetch, out);
     else
-        product_rows<R, PANELS>(rows, first, weights, panel, ahead, out);
+        product_rows<R, PANELS>(rows, first, weights, panel, prefetch, out);
 }
 
 // Calls work(R), a constant, for `count` rows.
@@ -244,7 +246,7 @@ inline void with_rows(int64_t count, Work work) {
 }
 
 // out[count][32] = rows first to first + count - 1 times tile `tile` of the weights.
-SEPARATE void product(const QuantisedRows& rows, int64_t first, int64_t count, const Product& weights, int64_t tile,
+NOINLINE void product(const QuantisedRows& rows, int64_t first, int64_t count, const Product& weights, int64_t tile,
                       float* out) {
     const int64_t panel = tile * 2;
     if (count <= FEW) {
@@ -258,26 +260,27 @@ SEPARATE void product(const QuantisedRows& rows, int64_t first, int64_t count, c
     const int64_t bytes = weights.bits == 4 ? 2 * BLOCK_BYTES : GROUP * TILE, lines = bytes / 64;
     const int64_t pieces = (count + ROWS - 1) / ROWS;
     const int64_t tile_bytes = rows.depth / (weights.bits == 4 ? BLOCK : GROUP) * bytes;
-    Ahead<2> ahead{weights.codes + (tile + 1) * tile_bytes, 0, last ? 0 : (lines + pieces - 1) / pieces};
+    Prefetch<2> prefetch{weights.codes + (tile + 1) * tile_bytes, 0, last ? 0 : (lines + pieces - 1) / pieces};
     for (; count > 0; count -= ROWS, first += ROWS, out += ROWS * TILE) {
-        with_rows(count, [&](auto r) { product_of<decltype(r)::value, 2>(rows, first, weights, panel, ahead, out); });
-        ahead.first += ahead.lines;
-        if (ahead.first + ahead.lines > lines) ahead.lines = lines - ahead.first;
+        with_rows(count,
+                  [&](auto r) { product_of<decltype(r)::value, 2>(rows, first, weights, panel, prefetch, out); });
+        prefetch.first += prefetch.lines;
+        if (prefetch.first + prefetch.lines > lines) prefetch.lines = lines - prefetch.first;
     }
 }
 
-// Quantises `depth` values (a multiple of 64) to int8 by groups. A value that is not finite makes its group's scale
-// NaN, so that it reaches every result it should have reached.
-SEPARATE void quantise_row(const float* values, int64_t depth, int8_t* codes, float* scales, int32_t* sums) {
+// Quantises `depth` values (a multiple of 64) to int8 by groups. A value that is not finite makes the scale of its
+// group NaN, so that it reaches every result that depends on it.
+NOINLINE void quantise_row(const float* values, int64_t depth, int8_t* codes, float* scales, int32_t* sums) {
     for (int64_t group = 0; group < depth / GROUP; ++group, values += GROUP, codes += GROUP) {
-        Floats largest = Floats{}, spoiled = Floats{};
+        Floats largest = Floats{}, not_finite = Floats{};
         for (int i = 0; i < GROUP; i += LANES) {
             const Floats value = load<Floats>(values + i);
             largest = larger(absolute(value), largest);
-            spoiled += value - value;
+            not_finite += value - value;
         }
         const float top = maximum(largest);
-        // Below this the inverse would overflow; such values round to zero.
+        // Below this the inverse would overflow. Such values round to zero.
         const float inverse = top > 1e-30f ? 127.0f / top : 0.0f;
         for (int half = 0; half < 2; ++half) {
             Words total = Words{};
@@ -286,18 +289,18 @@ SEPARATE void quantise_row(const float* values, int64_t depth, int8_t* codes, fl
                 total += (Words)code;
                 store(codes + i, __builtin_convertvector(code, Bytes));
             }
-            uint32_t lanes[LANES], added = 0;  // unsigned: codes of what is not finite may overflow
+            uint32_t lanes[LANES], added = 0;  // unsigned, since the codes of values that are not finite may overflow
             store(lanes, total);
             for (int i = 0; i < LANES; ++i) added += lanes[i];
             sums[group * 2 + half] = (int32_t)added;
         }
-        scales[group] = top / 127.0f + sum(spoiled);
+        scales[group] = top / 127.0f + sum(not_finite);
     }
 }
 
 // RMSNorm of one row (padded to 64 with zeros) times `weight`, then quantised. `scratch` holds `padded` floats.
-SEPARATE void norm_row(const float* values, const float* weight, int64_t size, int64_t padded, float eps, float* scratch,
-                     int8_t* codes, float* scales, int32_t* sums) {
+NOINLINE void norm_row(const float* values, const float* weight, int64_t size, int64_t padded, float eps,
+                       float* scratch, int8_t* codes, float* scales, int32_t* sums) {
     Floats squares = Floats{};
     for (int64_t i = 0; i < padded; i += LANES) {
         const Floats value = load<Floats>(values + i);

@@ -1,6 +1,6 @@
 // Vectors of the widest kind that the instruction set of this compilation has, written with the compiler's vector
-// extension: the same source becomes AVX-512, AVX2, SSE2 or NEON. Only plain functions here: a template of the standard
-// library could be linked from the widest set into the narrowest.
+// extension: the same source becomes AVX-512, AVX2, SSE2 or NEON. There are only plain functions here, because the
+// linker could use the widest set's copy of a standard library template for the narrowest set.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ constexpr int LANES = 8;
 constexpr int LANES = 4;
 #endif
 
-// A function of its own: copies in every caller would only cost compile time.
-#define SEPARATE __attribute__((noinline, unused)) static
+// For functions that are so long that inlining them would only cost compile time.
+#define NOINLINE __attribute__((noinline, unused)) static
 
 typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
@@ -29,7 +29,7 @@ typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
 typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
 typedef int8_t Bytes __attribute__((vector_size(LANES)));
 
-// A number as a type, so that a function can be chosen by it.
+// A number as a type, so that a function can be selected by it.
 template <int VALUE>
 struct Constant {
     static constexpr int value = VALUE;
@@ -64,7 +64,7 @@ inline float from_bf16(uint16_t value) {
     return result;
 }
 
-// To the nearest, ties to even, as torch does; what is not a number stays so.
+// Rounds to nearest, ties to even, as torch does. NaN stays NaN.
 inline Halves to_bf16(Floats value) {
     const Words bits = (Words)value;
     const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
@@ -89,14 +89,14 @@ inline Halves to_fp16(Floats value) {
 }
 #else
 inline float from_fp16(uint16_t value) {
-    // The exponent is moved by a product, which also makes subnormals right.
+    // Multiplying adjusts the exponent, and is also correct for subnormals.
     const uint32_t sign = (uint32_t)(value & 0x8000) << 16, magnitude = (uint32_t)(value & 0x7fff) << 13;
     float result;
     memcpy(&result, &magnitude, 4);
     result *= 0x1p112f;
     uint32_t bits;
     memcpy(&bits, &result, 4);
-    if (magnitude >= 0x0f800000) bits |= 0x7f800000;  // infinity or not a number
+    if (magnitude >= 0x0f800000) bits |= 0x7f800000;  // infinity or NaN
     bits |= sign;
     memcpy(&result, &bits, 4);
     return result;
@@ -112,8 +112,8 @@ inline uint16_t to_fp16(float value) {
     const uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
     bits &= 0x7fffffff;
     if (bits > 0x7f800000) return sign | 0x7e00;
-    if (bits >= 0x477ff000) return sign | 0x7c00;  // rounds beyond the largest
-    if (bits < 0x38800000) {                       // subnormal: the sum rounds to the spacing of the smallest
+    if (bits >= 0x477ff000) return sign | 0x7c00;  // rounds to more than the largest fp16
+    if (bits < 0x38800000) {                       // subnormal: the addition rounds to the spacing of the smallest fp16
         float magnitude;
         memcpy(&magnitude, &bits, 4);
         magnitude += 0.5f;
@@ -130,7 +130,7 @@ inline Halves to_fp16(Floats value) {
 }
 #endif
 
-// a's and b's first halves of each run of 2 x S lanes side by side; `second_halves` the others.
+// Of each run of 2 x S lanes, the first halves of a and b side by side. `second_halves` takes the others.
 template <int S>
 inline Floats first_halves(Floats a, Floats b) {
     Ints index;
@@ -144,7 +144,7 @@ inline Floats second_halves(Floats a, Floats b) {
     return __builtin_shuffle(a, b, index);
 }
 
-// Rows become columns: LANES vectors of LANES values.
+// Transposes LANES vectors of LANES values.
 template <int S = LANES / 2>
 inline void transpose(Floats* rows) {
     for (int i = 0; i < LANES; ++i) {
@@ -156,10 +156,11 @@ inline void transpose(Floats* rows) {
     if constexpr (S > 1) transpose<S / 2>(rows);
 }
 
-// Lane i of the result is the sum of rows[i]. The pairs that are added are those of `sum_by_lane`.
+// Lane i of the result is the sum of rows[i]. It adds the same pairs as `sum`.
 template <int S = LANES / 2>
 inline Floats sum_rows(Floats* rows) {
-    for (int i = 0; i < S; ++i) rows[i] = first_halves<S>(rows[i], rows[i + S]) + second_halves<S>(rows[i], rows[i + S]);
+    for (int i = 0; i < S; ++i)
+        rows[i] = first_halves<S>(rows[i], rows[i + S]) + second_halves<S>(rows[i], rows[i + S]);
     if constexpr (S > 1) return sum_rows<S / 2>(rows);
     return rows[0];
 }
@@ -180,10 +181,10 @@ inline float maximum(Floats value) {
     return lanes[0];
 }
 
-// To the nearest integer, ties to even; for magnitudes below 2^22.
+// Rounds to the nearest integer, ties to even. For magnitudes below 2^22.
 inline Ints nearest(Floats value) { return (Ints)((Words)(value + 12582912.0f) - 0x4b400000u); }
 
-// e^x within 2 units in the last place; 0 below -87, capped at e^88; what is not a number stays so.
+// e^x within 2 units in the last place; 0 below -87, e^88 above 88; NaN stays NaN. Polynomial of Cephes expf (Moshier).
 inline Floats exponential(Floats x) {
     const Floats low = splat(-87.0f), high = splat(88.0f);
     const Ints zero = x < low;

@@ -13,7 +13,8 @@ from itertools import accumulate
 
 import torch
 
-from slotdeck.engine.kernels.library import Kernels, PackedModel, Pool, StepInput
+from slotdeck.engine.kernels.library import Kernels, Pool, StepInput
+from slotdeck.engine.kernels.packed import PackedModel
 from slotdeck.engine.model.attention_backend import Span
 from slotdeck.engine.model.config import ModelConfig
 from slotdeck.engine.model.hardware import DTYPES

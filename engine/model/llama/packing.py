@@ -9,17 +9,8 @@ import numpy as np
 import torch
 
 from slotdeck.engine.kernels.four_bits import FourBits, joined, place, quantised
-from slotdeck.engine.kernels.library import (
-    GROUP,
-    PANEL,
-    TILE,
-    WEIGHT_BITS,
-    Kernels,
-    Packed,
-    PackedLayer,
-    PackedModel,
-    pad,
-)
+from slotdeck.engine.kernels.library import Kernels
+from slotdeck.engine.kernels.packed import GROUP, PANEL, TILE, WEIGHT_BITS, Packed, PackedLayer, PackedModel, pad
 from slotdeck.engine.model.checkpoint import Checkpoint
 from slotdeck.engine.model.config import ModelConfig
 from slotdeck.engine.model.four_bit_checkpoint import FourBitCheckpoint
