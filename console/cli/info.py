@@ -13,7 +13,7 @@ from slotdeck.engine import __version__
 from slotdeck.engine.paths import cache_folder, config_file, default_socket, state_folder
 from slotdeck.engine.settings import StartSettings
 
-LIBRARIES = ("torch", "transformers", "gguf", "fastapi", "uvicorn", "textual", "httpx")
+LIBRARIES = ("torch", "tokenizers", "gguf", "fastapi", "uvicorn", "textual", "httpx")
 
 
 def collect(settings: StartSettings) -> dict[str, Any]:
