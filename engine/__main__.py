@@ -15,7 +15,7 @@ import logging
 import os
 import sys
 
-# Before anything imports tokenizers or torch: tokenising runs in threads of our own, and nothing is ever sent out.
+# Before anything imports tokenizers or torch: tokenizing runs in threads of our own, and nothing is ever sent out.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 

@@ -43,7 +43,7 @@ class Body:
 
 
 class BodyMemory:
-    """Counts the bytes of all bodies that are being read or tokenised, in all and for each user.
+    """Counts the bytes of all bodies that are being read or tokenized, in all and for each user.
 
     Used on the asyncio loop only.
     """

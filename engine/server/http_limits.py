@@ -12,7 +12,7 @@ MAX_ADMIN_CONNECTIONS = 64
 MAX_HEALTH_CONNECTIONS = 16
 """Connections beyond the limit that are still answered: with 503, except on ``/health``."""
 MAX_BODIES = 8
-"""How many bodies of the largest size all clients together may have in progress (being read or tokenised)."""
+"""How many bodies of the largest size all clients together may have in progress (being read or tokenized)."""
 MIN_BODY_BYTES = 8 << 20
 """The limit for all bodies together is at least this, even if ``max_body`` is small."""
 BACKLOG = 128

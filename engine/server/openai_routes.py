@@ -74,7 +74,7 @@ def openai_router(context: ServerContext) -> APIRouter:
 
 
 async def _prepare(context: ServerContext, watch: ClientWatch, body: Body) -> Prepared:
-    """Tokenise the prompt in a thread, then release ``body``. Raises ClientDisconnectedError."""
+    """Tokenize the prompt in a thread, then release ``body``. Raises ClientDisconnectedError."""
     try:
         return await watch.race(context.tokenizer_pool.run(partial(prepare, context), body.data))
     finally:

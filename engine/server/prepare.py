@@ -19,7 +19,7 @@ class Prepared:
 
 
 def prepare(context: ServerContext, body: bytes | bytearray) -> Prepared:
-    """Validate ``body`` and tokenise its prompt. Raises ApiError 400, or 404 for another model."""
+    """Validate ``body`` and tokenize its prompt. Raises ApiError 400, or 404 for another model."""
     chat = read_chat_request(read_json(body), context.model.id, context.model.vocabulary)
     depth = context.engine.queue_depth
     if chat.n > depth + 1:  # one request computes the prompt while the others wait in the queue
@@ -27,7 +27,7 @@ def prepare(context: ServerContext, body: bytes | bytearray) -> Prepared:
     text, limit = context.text, context.engine.max_request_tokens
     if not text.has_chat_template:
         raise invalid("messages", "this model has no chat template, so it cannot chat; serve an instruct model")
-    # Do not tokenise a prompt that cannot fit. Each message has at least one token, and no token is longer than the
+    # Do not tokenize a prompt that cannot fit. Each message has at least one token, and no token is longer than the
     # longest of the vocabulary.
     num_characters = sum(len(message["content"]) for message in chat.messages)
     at_least = max(text.min_num_tokens(num_characters), len(chat.messages))

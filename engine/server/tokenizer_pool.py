@@ -1,4 +1,4 @@
-"""Threads that validate and tokenise request bodies.
+"""Threads that validate and tokenize request bodies.
 
 Short and long bodies have separate threads, so that megabytes of text delay neither running streams nor the short
 prompts of other clients.

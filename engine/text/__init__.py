@@ -1,1 +1,1 @@
-"""Text in and out of the model: chat template and tokenising, incremental detokenising, stop strings. No torch."""
+"""Text in and out of the model: chat template and tokenizing, incremental detokenizing, stop strings. No torch."""

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from slotdeck.engine.text.template import ChatTemplateError, Message, compile_template
 from slotdeck.engine.text.token_bytes import bytes_reader
 
-# The server tokenises in its own threads. A second pool inside tokenizers would only take cores from the engine.
+# The server tokenizes in its own threads. A second pool inside tokenizers would only take cores from the engine.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
@@ -78,14 +78,14 @@ class TextModel:
         return self._render is not None
 
     def min_num_tokens(self, num_characters: int) -> int:
-        """A lower bound for the number of tokens in a text of ``num_characters``, without tokenising it."""
+        """A lower bound for the number of tokens in a text of ``num_characters``, without tokenizing it."""
         return num_characters // self._longest_token
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of the rendered conversation, ready for the assistant's turn.
 
         If ``content`` contains the text of a special token, that is encoded as ordinary text. Everything else is
-        tokenised exactly as in the rendered text. Releases the GIL while tokenising. Raises ChatTemplateError.
+        tokenized exactly as in the rendered text. Releases the GIL while tokenizing. Raises ChatTemplateError.
         """
         if self._render is None:
             raise ChatTemplateError("this model has no chat template")

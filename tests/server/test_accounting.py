@@ -140,7 +140,7 @@ def test_retry_after_follows_the_wait_and_is_bounded(
         connection.close()
 
 
-def test_a_context_lowered_while_a_prompt_is_tokenised_refuses_it(
+def test_a_context_lowered_while_a_prompt_is_tokenized_refuses_it(
     own: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To its very length, so that no token is left for the answer."""

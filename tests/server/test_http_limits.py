@@ -179,7 +179,7 @@ def test_a_body_that_cannot_be_taken_is_refused_before_it_is_sent(
         assert read_answer(stack.enter_context(connect(small, head)))[0] == 503
 
 
-def test_a_body_is_let_go_once_it_is_tokenised(small: RunningServer, memories: list[BodyMemory]) -> None:
+def test_a_body_is_let_go_once_it_is_tokenized(small: RunningServer, memories: list[BodyMemory]) -> None:
     """Streams that run do not keep their bodies: more of them run than one user may have bodies."""
     small.runner.pace = 0.02
     body = json.dumps({"messages": [{"role": "user", "content": "forever"}], "stream": True}).ljust(MIB)

@@ -45,7 +45,7 @@ def test_con_02_a_client_that_leaves_during_prefill_is_never_decoded(server: Run
     assert after.generated_tokens == before.generated_tokens
 
 
-def test_a_client_that_leaves_while_it_is_tokenised_never_enters_the_queue(
+def test_a_client_that_leaves_while_it_is_tokenized_never_enters_the_queue(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entered, release = threading.Event(), threading.Event()
@@ -66,7 +66,7 @@ def test_a_client_that_leaves_while_it_is_tokenised_never_enters_the_queue(
     assert (after.received, after.steps) == ((before.received or 0) + 1, before.steps)
 
 
-def test_a_client_that_leaves_before_its_prompt_is_tokenised_is_never_tokenised(
+def test_a_client_that_leaves_before_its_prompt_is_tokenized_is_never_tokenized(
     tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two prompts hold the threads for short ones; the third waits for a thread and leaves."""
@@ -203,23 +203,23 @@ def test_con_16_a_dead_engine_turns_health_and_refuses(tokenizer: Path, tmp_path
         server.idle()
 
 
-def test_con_17_a_stream_goes_on_while_a_huge_prompt_is_tokenised(
+def test_con_17_a_stream_goes_on_while_a_huge_prompt_is_tokenized(
     tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     huge = "".join(chr(0x61 + number % 26) + " " for number in range(1_900_000))  # 3.8 MB, some 2 million tokens
     with running(tokenizer, tmp_path, slots=1, context=1 << 20, queue=0) as server, ThreadPoolExecutor(1) as pool:
         encode = server.text.encode_chat
-        tokenising = threading.Event()
+        tokenizing = threading.Event()
         calls: list[int] = []
 
         def noted(messages: Any) -> list[int]:
-            tokenising.set()
+            tokenizing.set()
             try:
                 ids = encode(messages)
                 calls.append(len(ids))
                 return ids
             finally:
-                tokenising.clear()
+                tokenizing.clear()
 
         server.runner.pace = 0.005
         body = {"messages": [{"role": "user", "content": "forever"}], "stream": True}
@@ -231,11 +231,11 @@ def test_con_17_a_stream_goes_on_while_a_huge_prompt_is_tokenised(
                 {"role": "user", "content": huge}]}, timeout=60)  # fmt: skip
             meanwhile = 0
             for line in lines:
-                meanwhile += tokenising.is_set() and line.startswith("data: ")
+                meanwhile += tokenizing.is_set() and line.startswith("data: ")
                 if other.done():
                     break
         assert other.result().json()["error"]["code"] == "context_length_exceeded"
-        assert calls[0] > 1 << 20, "it really was tokenised"
+        assert calls[0] > 1 << 20, "it really was tokenized"
         assert meanwhile >= 20
 
 

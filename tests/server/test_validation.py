@@ -236,7 +236,7 @@ def test_prompt_longer_than_the_context_names_both_numbers(server: RunningServer
     assert any(int(word) > 511 for word in error["message"].split() if word.isdecimal())
 
 
-def test_absurdly_long_text_is_refused_before_it_is_tokenised(server: RunningServer) -> None:
+def test_absurdly_long_text_is_refused_before_it_is_tokenized(server: RunningServer) -> None:
     error = refused(server, messages=[{"role": "user", "content": "x" * 2_000_000}])
     assert error["code"] == "context_length_exceeded"
     assert "at least" in error["message"]

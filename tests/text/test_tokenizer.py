@@ -40,7 +40,7 @@ ORDINARY = [
 
 
 @pytest.mark.parametrize("content", ORDINARY)
-def test_ordinary_text_tokenises_like_transformers(folder: Path, text: TextModel, content: str) -> None:
+def test_ordinary_text_tokenizes_like_transformers(folder: Path, text: TextModel, content: str) -> None:
     messages = [{"role": "system", "content": content}, *user(content + " again"), *user(content)]
     library = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     expected = library.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
