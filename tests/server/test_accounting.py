@@ -101,7 +101,7 @@ def own(tokenizer: Path, tmp_path: Path) -> Iterator[RunningServer]:
         (KeyError("ours"), (500, "internal_error"), {"failed": 2}),
     ],
 )
-def test_what_the_engine_refuses_is_answered_counted_and_let_go(
+def test_requests_that_the_engine_refuses_are_answered_counted_and_released(
     own: RunningServer,
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,

@@ -36,7 +36,7 @@ def test_frame_stream_starts_at_once_and_counts(server: RunningServer) -> None:
     assert frames[0].limits.slots == 4
 
 
-def test_the_last_minutes_are_told_a_frame_a_second(server: RunningServer) -> None:
+def test_the_last_minutes_have_one_frame_per_second(server: RunningServer) -> None:
     """For a console that comes later; the first second is there at once."""
     answer = server.admin.get("/admin/past")
     assert answer.headers["content-type"] == "application/x-ndjson"
@@ -68,7 +68,7 @@ def test_frame_stream_carries_each_event_once(server: RunningServer) -> None:
     assert kinds == ["admitted", "first_token", "finished"]
 
 
-def test_frame_stream_goes_on_after_the_events_that_were_seen(server: RunningServer) -> None:
+def test_frame_stream_resumes_after_the_last_event_that_was_seen(server: RunningServer) -> None:
     """A console that lost its connection misses nothing."""
 
     def first(query: str) -> Frame:
@@ -98,7 +98,7 @@ def unrefused(tokenizer: Path, tmp_path: Path) -> Iterator[RunningServer]:
         yield server
 
 
-def test_invalid_requests_are_counted_and_said_without_any_text_of_the_client(unrefused: RunningServer) -> None:
+def test_invalid_requests_are_counted_and_logged_without_text_of_the_client(unrefused: RunningServer) -> None:
     with unrefused.admin.stream("GET", "/admin/stream?rate=10") as response:
         lines = response.iter_lines()
         next(lines)
@@ -112,7 +112,7 @@ def test_invalid_requests_are_counted_and_said_without_any_text_of_the_client(un
     assert unrefused.frame().counters.invalid == 1
 
 
-def test_what_is_logged_about_a_refusal_never_quotes_the_client(unrefused: RunningServer) -> None:
+def test_the_log_of_a_refusal_never_quotes_the_client(unrefused: RunningServer) -> None:
     with unrefused.admin.stream("GET", "/admin/stream?rate=10") as response:
         lines = response.iter_lines()
         next(lines)
@@ -144,7 +144,7 @@ def test_settings_table(tokenizer: Path, tmp_path: Path) -> None:
         assert "s3cret" not in json.dumps(document)
 
 
-def test_change_answers_with_the_limits_in_force(tokenizer: Path, tmp_path: Path) -> None:
+def test_a_change_returns_the_limits_in_force(tokenizer: Path, tmp_path: Path) -> None:
     with running(tokenizer, tmp_path) as server:
         response = server.admin.patch(
             "/admin/settings", json={"changes": {"slots": 8, "queue": 2}, "revision": 0, "source": "console"}
@@ -181,7 +181,7 @@ def test_change_answers_with_the_limits_in_force(tokenizer: Path, tmp_path: Path
         ({"changes": {"slots": 5}, "source": "a\nb"}, "source"),
     ],
 )
-def test_changes_are_refused_whole_with_a_reason(server: RunningServer, body: Any, param: str) -> None:
+def test_an_invalid_change_is_refused_as_a_whole_with_a_reason(server: RunningServer, body: Any, param: str) -> None:
     before = server.frame().limits
     response = server.admin.patch("/admin/settings", json=body)
     assert response.status_code == 422
@@ -205,7 +205,7 @@ def test_admin_errors(server: RunningServer) -> None:
     assert server.admin.delete("/admin/settings").status_code == 405
 
 
-def test_the_life_of_a_request_while_it_waits_runs_and_after_its_end(tokenizer: Path, tmp_path: Path) -> None:
+def test_request_detail_while_it_waits_while_it_runs_and_after_its_end(tokenizer: Path, tmp_path: Path) -> None:
     def detail(request_id: str | None) -> RequestDetail:
         response = server.admin.get(f"/admin/requests/{request_id}")
         assert response.status_code == 200
@@ -265,7 +265,7 @@ def test_a_live_engine_keeps_its_socket(server: RunningServer) -> None:
     assert server.frame().health == "ok"
 
 
-def test_a_dead_engines_socket_is_replaced(tmp_path: Path) -> None:
+def test_the_socket_of_a_dead_engine_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "engine.sock"
     left_over = socket.socket(socket.AF_UNIX)
     left_over.bind(str(path))
@@ -276,7 +276,7 @@ def test_a_dead_engines_socket_is_replaced(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_socket_places_that_cannot_work(tmp_path: Path) -> None:
+def test_unusable_socket_paths_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not ours")
     for path in (tmp_path / ("x" * 120), tmp_path / "file" / "s", tmp_path / "file"):
         with pytest.raises(ListenError, match="--socket"):
@@ -319,7 +319,7 @@ def test_con_19_shutdown_drains(tokenizer: Path, tmp_path: Path) -> None:
         assert not server.settings.socket.exists()
 
 
-def test_con_19_the_drain_timeout_cuts_what_still_runs(tokenizer: Path, tmp_path: Path) -> None:
+def test_con_19_the_drain_timeout_cancels_what_still_runs(tokenizer: Path, tmp_path: Path) -> None:
     with running(tokenizer, tmp_path, drain_timeout=0.2) as server, ThreadPoolExecutor(1) as pool:
         server.runner.pace = 0.05
         runs = pool.submit(server.chat, "forever", stream=True)
@@ -383,7 +383,7 @@ def test_con_19_signals_end_the_process_with_0(tokenizer: Path, number: signal.S
         assert log.endswith("slotdeck.server: stopped\n")
 
 
-def test_the_steps_that_were_measured_are_told_from_a_cursor_on(server: RunningServer) -> None:
+def test_measured_steps_are_listed_from_a_cursor_on(server: RunningServer) -> None:
     """What a calibration is fitted to: work and seconds, no ids and no text."""
     server.chat("say: hello")
     server.idle()

@@ -104,7 +104,7 @@ def test_a_stop_string_ends_an_endless_answer_in_the_engine_too(server: RunningS
     assert (after.generated_tokens or 0) - (before.generated_tokens or 0) < 20
 
 
-def test_usage_tells_what_the_prefix_cache_saved(server: RunningServer) -> None:
+def test_usage_has_the_tokens_from_the_prefix_cache(server: RunningServer) -> None:
     prompt = "say: what nobody has asked before " * 6
     first, again = (server.chat(prompt, max_tokens=2).json()["usage"] for _ in range(2))
     cached = again["prompt_tokens_details"]["cached_tokens"]
@@ -145,7 +145,7 @@ def test_req_25_model_may_be_absent_or_default(server: RunningServer) -> None:
         assert server.chat(model=model).json()["model"] == MODEL
 
 
-def test_same_client_chosen_id_for_two_requests_con_09(server: RunningServer) -> None:
+def test_con_09_two_requests_may_have_the_same_id_from_the_client(server: RunningServer) -> None:
     first = server.chat(headers={"X-Request-Id": "a"})
     second = server.chat(headers={"X-Request-Id": "a"})
     assert first.headers["x-request-id"] == second.headers["x-request-id"] == "a"
@@ -169,7 +169,7 @@ def test_txt_05_heartbeats_while_waiting(server: RunningServer) -> None:
     assert rest[-1] == "data: [DONE]"
 
 
-def test_met_05_gaps_are_counted_per_token_however_few_chunks_carry_them(server: RunningServer) -> None:
+def test_met_05_itl_is_measured_per_token_even_if_few_chunks_carry_them(server: RunningServer) -> None:
     """A cat of four tokens comes in one chunk, and a stop string holds text back: gaps are those of the tokens."""
 
     def gaps() -> float:

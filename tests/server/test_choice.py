@@ -38,7 +38,7 @@ def read(choice: Choice, ids: list[int], cuts: list[int], reason: str) -> list[D
     st.lists(st.text("abel ", min_size=1, max_size=2), max_size=2),
     st.integers(0, 10),
 )
-def test_entries_are_the_tokens_whose_text_begins_before_the_end(
+def test_logprobs_belong_to_the_tokens_whose_text_begins_before_the_end(
     text: TextModel, ids: list[int], cuts: list[int], stops: list[str], min_tokens: int
 ) -> None:
     choice = Choice(0, text, stops, min_tokens, frozenset())
@@ -57,7 +57,7 @@ def test_entries_are_the_tokens_whose_text_begins_before_the_end(
     assert len(text.decode(ids[: max(0, len(entries) - 1)])) <= len(shown) or "\ufffd" in text.decode(ids)
 
 
-def test_an_ending_token_counts_and_has_neither_text_nor_entry(text: TextModel) -> None:
+def test_an_ending_token_counts_but_has_no_text_and_no_logprobs(text: TextModel) -> None:
     choice = Choice(2, text, [], 0, frozenset({2}))
     (delta,) = read(choice, [50, 51, 2], [], "stop")
     assert (delta.index, delta.text, delta.finish_reason) == (2, text.decode([50, 51]), "stop")

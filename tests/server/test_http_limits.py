@@ -82,7 +82,7 @@ def test_a_body_that_never_comes_is_answered_408(hasty: RunningServer) -> None:
     assert "connection: close" in answer
 
 
-def test_the_limit_is_for_the_whole_body_however_steadily_it_comes(hasty: RunningServer) -> None:
+def test_the_time_limit_is_for_the_whole_body_even_if_it_comes_steadily(hasty: RunningServer) -> None:
     with connect(hasty, CHAT + f"Content-Length: {len(BODY)}\r\n\r\n") as connection:
         connection.setblocking(False)
         answer = b""
@@ -168,9 +168,7 @@ def test_flt_02_bodies_in_flight_are_bounded_for_each_user_and_in_all(
     assert ask(small, "a").status_code == 200
 
 
-def test_a_body_that_cannot_be_taken_is_refused_before_it_is_sent(
-    small: RunningServer, memories: list[BodyMemory]
-) -> None:
+def test_a_body_that_is_too_much_is_refused_before_it_is_sent(small: RunningServer, memories: list[BodyMemory]) -> None:
     with ExitStack() as stack:
         for _ in range(4):
             stack.enter_context(unfinished(small, "a"))
@@ -179,7 +177,7 @@ def test_a_body_that_cannot_be_taken_is_refused_before_it_is_sent(
         assert read_answer(stack.enter_context(connect(small, head)))[0] == 503
 
 
-def test_a_body_is_let_go_once_it_is_tokenized(small: RunningServer, memories: list[BodyMemory]) -> None:
+def test_a_body_is_released_once_it_is_tokenized(small: RunningServer, memories: list[BodyMemory]) -> None:
     """Streams that run do not keep their bodies: more of them run than one user may have bodies."""
     small.runner.pace = 0.02
     body = json.dumps({"messages": [{"role": "user", "content": "forever"}], "stream": True}).ljust(MIB)
@@ -202,7 +200,7 @@ def test_a_body_is_let_go_once_it_is_tokenized(small: RunningServer, memories: l
         ("/v1/chat/completions", b"x" * (MIB + 1), 413),
     ],
 )
-def test_a_body_is_let_go_when_it_is_refused(
+def test_a_body_is_released_when_it_is_refused(
     small: RunningServer, memories: list[BodyMemory], path: str, content: bytes, status: int
 ) -> None:
     answer = small.client.post(path, content=iter([content]), headers={"Authorization": "Bearer key-a"})
@@ -240,7 +238,7 @@ def test_nothing_of_a_body_is_read_without_a_key(small: RunningServer) -> None:
         assert read_answer(connection)[0] == 200
 
 
-def test_what_comes_after_a_refusal_is_thrown_away_for_a_limited_time(tokenizer: Path, tmp_path: Path) -> None:
+def test_the_rest_of_a_refused_body_is_discarded_for_a_limited_time(tokenizer: Path, tmp_path: Path) -> None:
     with running(tokenizer, tmp_path, api_key=KEYS, http_limits={"discard_timeout": SHORT}) as server:
         with connect(server, CHAT + "Transfer-Encoding: chunked\r\n\r\n") as connection:
             assert read_answer(connection)[0] == 401
@@ -306,7 +304,7 @@ def test_a_connection_is_closed_when_it_stays_idle(tokenizer: Path, tmp_path: Pa
             assert read_all(connection) == ""
 
 
-def test_a_request_that_is_served_has_no_time_limit_of_a_connection(tokenizer: Path, tmp_path: Path) -> None:
+def test_no_connection_time_limit_applies_while_a_request_is_served(tokenizer: Path, tmp_path: Path) -> None:
     limits = {"header_timeout": SHORT, "body_timeout": SHORT, "send_timeout": SHORT, "discard_timeout": SHORT}
     with running(tokenizer, tmp_path, http_limits=limits, heartbeat=SHORT) as server:
         server.runner.gate.clear()
@@ -387,7 +385,7 @@ def test_a_flood_of_silent_connections_leaves_health_and_the_admin_socket(
     narrow.until(lambda _: len(opened[0]) == 0)
 
 
-def test_a_served_connection_beyond_the_limit_does_not_stay(narrow: RunningServer) -> None:
+def test_a_connection_beyond_the_limit_is_closed_after_its_answer(narrow: RunningServer) -> None:
     with ExitStack() as stack:
         for _ in range(3):
             stack.enter_context(connect(narrow))
@@ -456,7 +454,7 @@ def test_a_client_that_does_not_read_is_cut_off_and_its_handler_ends(
         assert server.chat("say: fine").json()["choices"][0]["message"]["content"] == "fine"
 
 
-def test_an_answer_that_nobody_takes_does_not_keep_a_closing_connection_open(
+def test_an_unread_answer_does_not_keep_a_closing_connection_open(
     tokenizer: Path, tmp_path: Path, opened: list[Connections], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listeners, "SEND_BUFFER", 1 << 14)

@@ -98,7 +98,7 @@ def test_a_client_that_leaves_before_its_prompt_is_tokenized_is_never_tokenized(
         server.idle()
 
 
-def test_con_03_those_who_leave_the_queue_are_never_computed(tokenizer: Path, tmp_path: Path) -> None:
+def test_con_03_requests_whose_clients_leave_the_queue_are_never_computed(tokenizer: Path, tmp_path: Path) -> None:
     with running(tokenizer, tmp_path, slots=1, queue=4) as server:
         server.runner.gate.clear()
         running_one = server.raw_chat("forever", max_tokens=5)
@@ -119,7 +119,7 @@ def test_con_03_those_who_leave_the_queue_are_never_computed(tokenizer: Path, tm
         waiting[1].close()
 
 
-def test_con_06_leaving_streams_do_not_disturb_the_others(server: RunningServer) -> None:
+def test_con_06_clients_that_leave_do_not_disturb_other_streams(server: RunningServer) -> None:
     expected = " ".join(["alpha beta gamma delta"] * 15)
     with ThreadPoolExecutor(4) as pool:
         answers = [pool.submit(server.chat, f"say: {expected}") for _ in range(3)]
@@ -239,7 +239,7 @@ def test_con_17_a_stream_goes_on_while_a_huge_prompt_is_tokenized(
         assert meanwhile >= 20
 
 
-def test_a_reader_that_does_not_read_is_dropped_and_others_are_served(tokenizer: Path, tmp_path: Path) -> None:
+def test_a_client_that_does_not_read_is_dropped_and_others_are_served(tokenizer: Path, tmp_path: Path) -> None:
     with running(tokenizer, tmp_path, context=16384, kv_tokens=4 * 16384) as server:
         connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)

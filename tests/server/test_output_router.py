@@ -51,9 +51,7 @@ async def test_each_stream_gets_its_own_outputs_in_order(router: OutputRouter) -
 
 
 @pytest.mark.parametrize("num_requests", [1, 2])
-async def test_a_reader_too_slow_is_dropped_at_the_bound_of_each_request(
-    router: OutputRouter, num_requests: int
-) -> None:
+async def test_a_slow_reader_is_dropped_when_its_buffer_is_full(router: OutputRouter, num_requests: int) -> None:
     cancelled: list[str] = []
     ids = [f"r{number}" for number in range(num_requests)]
     stream = router.open(ids, cancelled.append)
@@ -68,7 +66,7 @@ async def test_a_reader_too_slow_is_dropped_at_the_bound_of_each_request(
     assert all("reads too slowly" in (output.error or "") for output in outputs[bound:])
 
 
-async def test_an_end_is_taken_at_the_bound(router: OutputRouter) -> None:
+async def test_the_end_of_a_request_fits_into_a_full_buffer(router: OutputRouter) -> None:
     cancelled: list[str] = []
     stream = router.open(["a"], cancelled.append)
     await delivered(router, *[token("a", number) for number in range(3)], end("a"))
@@ -76,7 +74,7 @@ async def test_an_end_is_taken_at_the_bound(router: OutputRouter) -> None:
     assert cancelled == []
 
 
-async def test_silence_is_reported_after_each_heartbeat(router: OutputRouter) -> None:
+async def test_a_wait_ends_after_each_heartbeat_without_outputs(router: OutputRouter) -> None:
     stream = router.open(["a"], lambda _: None)
     assert await stream.next(0.02) == []
     assert await stream.next(0.02) == []
@@ -88,7 +86,7 @@ async def test_silence_is_reported_after_each_heartbeat(router: OutputRouter) ->
     router.close(stream)
 
 
-async def test_everybody_is_ended_with_the_same_error(router: OutputRouter) -> None:
+async def test_all_open_requests_end_with_the_given_error(router: OutputRouter) -> None:
     cancelled: list[str] = []
     streams = [router.open([name], cancelled.append) for name in ("a", "b")]
     await delivered(router, end("a"))
@@ -98,7 +96,7 @@ async def test_everybody_is_ended_with_the_same_error(router: OutputRouter) -> N
     assert [output.error for output in await streams[1].next(None)] == ["the server was stopped"]
 
 
-async def test_what_the_engine_never_took_is_not_cancelled(router: OutputRouter) -> None:
+async def test_requests_that_the_engine_never_accepted_are_not_cancelled(router: OutputRouter) -> None:
     cancelled: list[str] = []
     stream = router.open(["a"], cancelled.append)
     stream.forget("a")

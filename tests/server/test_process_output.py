@@ -78,7 +78,7 @@ def test_lines_beyond_the_bound_are_lost_and_counted_in_one_line(pipe: tuple[int
     assert read_line(pipe[0]) == "on it goes\n", "and the loss is told once"
 
 
-def test_a_closed_pipe_does_no_harm() -> None:
+def test_a_closed_pipe_is_ignored() -> None:
     reader, writer_end = os.pipe()
     os.close(reader)
     writer = LineWriter(writer_end, "test")
@@ -89,7 +89,7 @@ def test_a_closed_pipe_does_no_harm() -> None:
     os.close(writer_end)
 
 
-def test_leaving_does_not_wait_long_for_a_reader(pipe: tuple[int, int]) -> None:
+def test_draining_has_a_time_limit(pipe: tuple[int, int]) -> None:
     fill(pipe[1])
     writer = LineWriter(pipe[1], "test")
     writer.write(b"never read\n")
@@ -99,7 +99,7 @@ def test_leaving_does_not_wait_long_for_a_reader(pipe: tuple[int, int]) -> None:
     assert not waits.is_alive()
 
 
-def test_prints_and_logs_go_to_the_queue_and_back_to_the_streams(
+def test_prints_and_logs_are_queued_and_the_streams_come_back(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = logging.getLogger()

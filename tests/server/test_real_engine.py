@@ -226,7 +226,7 @@ def test_sec_01_a_bind_to_other_machines_without_keys_is_refused() -> None:
         pass
 
 
-async def test_keys_are_asked_for_and_label_the_rows() -> None:
+async def test_keys_are_required_and_label_the_users() -> None:
     with RealEngine(api_key="laptop=k1,phone=k2", slots=2, context=256) as guarded:
         async with httpx.AsyncClient(timeout=60) as http:
             for path in ("/v1/models", "/slots", "/metrics", "//v1/models", "/V1/models", "/v1/models/"):

@@ -115,7 +115,7 @@ def test_logprobs_are_those_of_transformers(engine: RealEngine, text: TextModel,
             assert sum(map(math.exp, best)) <= 1.001
 
 
-def test_n_answers_are_those_of_their_seeds(engine: RealEngine) -> None:
+def test_choices_are_those_of_their_seeds(engine: RealEngine) -> None:
     fields: dict[str, Any] = {"temperature": 1.0, "max_tokens": 16}
     solo = [written(engine, POEM, seed=20 + index, **fields) for index in range(3)]
     together = ask(engine, POEM, seed=20, n=3, **fields)

@@ -49,7 +49,7 @@ def read(**fields: Any) -> ChatRequest:
         ("stop_token_ids", [419], [420]),
     ],
 )
-def test_the_last_value_is_taken_and_the_next_is_refused(name: str, taken: Any, refused: Any) -> None:
+def test_the_last_allowed_value_is_accepted_and_the_next_is_refused(name: str, taken: Any, refused: Any) -> None:
     read(**{name: taken})
     with pytest.raises(ApiError) as caught:
         read(**{name: refused})
@@ -65,7 +65,7 @@ def test_bounds_that_depend_on_another_field() -> None:
         read(min_tokens=6, max_tokens=5)
 
 
-def test_as_many_biases_as_1024_are_taken() -> None:
+def test_1024_biases_are_accepted_and_no_more() -> None:
     biases = {str(number): 1 for number in range(1024)}
     document = {"messages": MESSAGES, "logit_bias": biases}
     assert len(read_chat_request(document, "served", 2000).sampling.logit_bias) == 1024
@@ -87,7 +87,7 @@ def test_values_arrive_as_given() -> None:
     assert [message["role"] for message in read(messages=roles).messages] == ["system", "system", "user", "assistant"]
 
 
-def test_max_tokens_is_the_smaller_of_the_wish_and_the_room() -> None:
+def test_max_tokens_is_limited_by_the_context() -> None:
     ends = frozenset({2})
     assert read(max_tokens=5).sampling.params(9, ends, 0).max_tokens == 5
     assert read(max_tokens=50).sampling.params(9, ends, 0).max_tokens == 9

@@ -39,7 +39,7 @@ def test_every_field_reaches_the_engine(server: RunningServer) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_ignore_eos_writes_on(server: RunningServer, stream: bool) -> None:
+def test_ignore_eos_continues_after_an_end_token(server: RunningServer, stream: bool) -> None:
     response = server.chat("say: hello", ignore_eos=True, max_tokens=20, stream=stream, logprobs=True)
     choice = events(response)[-1]["choices"][0] if stream else response.json()["choices"][0]
     assert choice["finish_reason"] == "length"
@@ -49,7 +49,7 @@ def test_ignore_eos_writes_on(server: RunningServer, stream: bool) -> None:
         assert len(choice["logprobs"]["content"]) == 20
 
 
-def test_stop_token_ids_end_the_answer_and_are_no_part_of_it(server: RunningServer) -> None:
+def test_stop_token_ids_end_the_answer_and_are_not_part_of_it(server: RunningServer) -> None:
     ids = server.text._encode(server.text._tokenizer, "alpha beta gamma")
     answer = server.chat("say: alpha beta gamma", stop_token_ids=[ids[-1]]).json()
     assert answer["choices"][0]["message"]["content"] == server.text.decode(ids[:-1])
@@ -57,7 +57,7 @@ def test_stop_token_ids_end_the_answer_and_are_no_part_of_it(server: RunningServ
     assert answer["usage"]["completion_tokens"] == len(ids)
 
 
-def test_stop_strings_are_looked_for_after_min_tokens(server: RunningServer) -> None:
+def test_stop_strings_count_only_after_min_tokens(server: RunningServer) -> None:
     text = "say: alpha beta alpha beta"
     assert server.chat(text, stop="beta").json()["choices"][0]["message"]["content"] == "alpha "
     early = len(server.text._encode(server.text._tokenizer, "alpha beta"))

@@ -109,7 +109,7 @@ def test_sec_02_host(locked: RunningServer, host: str, status: int) -> None:
         assert "--allowed-host" in response.json()["error"]["message"]
 
 
-def test_sec_02_on_an_open_bind_the_address_that_was_called_is_a_name_of_ours() -> None:
+def test_sec_02_on_an_open_bind_the_address_of_the_connection_is_allowed() -> None:
     rule = HostRule("0.0.0.0", ["nas.local:8000"])
     assert rule.allows("192.168.1.7", "192.168.1.7")
     assert not rule.allows("192.168.1.8", "192.168.1.7")
@@ -120,7 +120,7 @@ def test_sec_02_on_an_open_bind_the_address_that_was_called_is_a_name_of_ours() 
     assert not HostRule("::", []).allows("", None)
 
 
-def test_the_request_of_the_first_screen_needs_no_content_type(server: RunningServer) -> None:
+def test_the_curl_command_of_the_readme_needs_no_content_type(server: RunningServer) -> None:
     """curl -d says application/x-www-form-urlencoded; without an Origin no page can have sent it."""
     body = '{"temperature":0,"max_tokens":64,\n       "messages":[{"role":"user","content":"say: hello"}]}'
     headers = {"content-type": "application/x-www-form-urlencoded"}
@@ -274,7 +274,7 @@ def test_too_many_guests_are_refused() -> None:
         ring.mint(["one more"])
 
 
-def test_a_host_that_is_not_here(tmp_path: Path) -> None:
+def test_a_host_of_another_machine_is_refused(tmp_path: Path) -> None:
     for host in ("192.0.2.1", "no such host"):
         with pytest.raises(ListenError):
             open_listeners(StartSettings(host=host, port=0, socket=tmp_path / "s", api_key=["a=b"]))

@@ -12,7 +12,7 @@ from openai import OpenAI
 from tests.support.stub_server import MODEL, RunningServer, billed, events, running
 
 
-def test_n_answers_in_one_document(server: RunningServer) -> None:
+def test_n_choices_in_one_document(server: RunningServer) -> None:
     one = server.chat("say: hello").json()["usage"]
     answer = server.chat("say: hello", n=3, logprobs=True).json()
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
@@ -25,7 +25,7 @@ def test_n_answers_in_one_document(server: RunningServer) -> None:
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
 
 
-def test_req_23_each_chunk_says_which_answer_it_belongs_to(server: RunningServer) -> None:
+def test_req_23_each_chunk_names_its_choice(server: RunningServer) -> None:
     chunks = events(server.chat("say: alpha beta gamma", n=3, stream=True, stream_options={"include_usage": True}))
     *chunks, last = chunks
     assert last["choices"] == []
@@ -48,14 +48,14 @@ def test_req_23_each_chunk_says_which_answer_it_belongs_to(server: RunningServer
     assert reasons == dict.fromkeys(range(3), "stop")
 
 
-def test_each_answer_draws_with_its_own_seed(server: RunningServer) -> None:
+def test_each_choice_has_its_own_seed(server: RunningServer) -> None:
     for seed, wanted in ((7, [7, 8, 9]), (2**63 - 1, [2**63 - 1, 0, 1])):
         server.chat(n=3, seed=seed)
         assert sorted(params.seed for params in server.runner.params[-3:]) == sorted(wanted)
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_req_23_a_client_that_leaves_ends_all_its_answers(server: RunningServer, stream: bool) -> None:
+def test_req_23_a_client_that_leaves_ends_all_its_choices(server: RunningServer, stream: bool) -> None:
     server.runner.pace = 0.02
     try:
         before = server.frame().counters.cancelled or 0
@@ -69,7 +69,7 @@ def test_req_23_a_client_that_leaves_ends_all_its_answers(server: RunningServer,
         server.runner.pace = 0.0005
 
 
-def test_a_stop_string_ends_each_answer_in_the_engine_too(server: RunningServer) -> None:
+def test_a_stop_string_ends_each_choice_in_the_engine_too(server: RunningServer) -> None:
     before = server.frame().counters
     answer = server.chat("forever", stop=["la la la"], max_tokens=400, n=3).json()
     assert [choice["finish_reason"] for choice in answer["choices"]] == ["stop"] * 3
@@ -95,7 +95,7 @@ def test_req_06_con_14_n_counts_n_and_is_refused_as_a_whole(tokenizer: Path, tmp
         connection.close()
 
 
-def test_more_answers_than_could_ever_wait_are_refused_for_good(tokenizer: Path, tmp_path: Path) -> None:
+def test_more_choices_than_the_queue_holds_are_a_400(tokenizer: Path, tmp_path: Path) -> None:
     with running(tokenizer, tmp_path, slots=4, queue=1) as server:
         error = server.chat(n=3).json()["error"]
         assert (error["param"], error["type"]) == ("n", "invalid_request_error")
@@ -104,7 +104,7 @@ def test_more_answers_than_could_ever_wait_are_refused_for_good(tokenizer: Path,
         assert server.idle().counters.invalid == 1
 
 
-def test_the_prompt_is_computed_once_for_all_answers(server: RunningServer) -> None:
+def test_the_prompt_is_computed_once_for_all_choices(server: RunningServer) -> None:
     prompt = "say: " + "alpha beta gamma delta " * 12
     before = server.frame().counters.prompt_tokens or 0
     answer = server.chat(prompt, n=4, max_tokens=4).json()
@@ -118,7 +118,7 @@ def test_a_failed_step_ends_the_whole_call(server: RunningServer) -> None:
     assert len(server.chat("say: fine", n=2).json()["choices"]) == 2
 
 
-def test_openai_client_asks_for_several(server: RunningServer) -> None:
+def test_openai_client_gets_several_choices(server: RunningServer) -> None:
     client = OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
     messages: Any = [{"role": "user", "content": "say: hi there"}]
     answer = client.chat.completions.create(model=MODEL, messages=messages, n=4)

@@ -21,7 +21,7 @@ def top(server: RunningServer, *arguments: str) -> str:
     return result.stdout
 
 
-def test_one_picture_names_who_is_served_and_holds_no_control_codes(server: RunningServer) -> None:
+def test_one_picture_names_the_users_and_has_no_control_codes(server: RunningServer) -> None:
     server.runner.gate.clear()
     connection = server.raw_chat("forever")
     server.until(lambda frame: frame.running == 1)
@@ -39,7 +39,7 @@ def test_one_frame_as_json(server: RunningServer) -> None:
     assert frame.boot_id == server.frame().boot_id
 
 
-def test_frames_come_until_the_reader_has_enough(server: RunningServer) -> None:
+def test_frames_come_until_the_reader_closes_the_pipe(server: RunningServer) -> None:
     code = "from slotdeck.console.cli.main import run; run()"
     command = [sys.executable, "-c", code, "top", "--watch", "--every", "0.1", "--socket", str(server.settings.socket)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -74,6 +74,6 @@ def test_on_a_terminal_it_goes_on_until_ctrl_c(server: RunningServer) -> None:
         (["--every", "9"], 2, "--every"),
     ],
 )
-def test_what_cannot_be_printed_is_said(arguments: list[str], code: int, words: str) -> None:
+def test_what_cannot_be_printed_is_explained(arguments: list[str], code: int, words: str) -> None:
     result = CliRunner().invoke(app, ["top", *arguments])
     assert (result.exit_code, words in result.stderr) == (code, True)

@@ -25,7 +25,7 @@ def refused(server: RunningServer, status: int = 400, **fields: Any) -> dict[str
 
 
 @pytest.mark.parametrize("messages", [[], "x", 123, None, {}])
-def test_req_01_02_messages_must_be_a_list_with_something_in_it(server: RunningServer, messages: Any) -> None:
+def test_req_01_02_messages_must_be_a_list_that_is_not_empty(server: RunningServer, messages: Any) -> None:
     assert refused(server, messages=messages)["param"] == "messages"
 
 
@@ -167,7 +167,7 @@ def test_stream_options_include_usage_is_a_boolean(server: RunningServer) -> Non
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400", "-1e400"])
-def test_req_04_numbers_that_are_none(server: RunningServer, number: str) -> None:
+def test_req_04_numbers_that_are_not_finite(server: RunningServer, number: str) -> None:
     body = f'{{"messages":[{{"role":"user","content":"hi"}}],"temperature":{number}}}'
     response = server.client.post("/v1/chat/completions", content=body)
     assert response.status_code == 400

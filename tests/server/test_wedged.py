@@ -21,7 +21,7 @@ def ask(url: str, stream: bool) -> tuple[int, str]:
 
 
 @pytest.mark.model
-def test_con_16_a_wedged_step_ends_the_process_after_everybody_was_told(tmp_path: Path) -> None:
+def test_con_16_a_wedged_step_fails_all_requests_and_ends_the_process(tmp_path: Path) -> None:
     script, wedge = Path(__file__).with_name("wedging_engine.py"), tmp_path / "wedge"
     with (
         RealEngine(command=(str(script), "serve", str(wedge)), slots=2, context=4096, step_timeout=3) as engine,

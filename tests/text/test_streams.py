@@ -37,7 +37,7 @@ def test_txt_01_an_answer_cut_inside_a_character_is_flushed(text: TextModel) -> 
 
 
 @given(st.lists(st.integers(0, 419), max_size=60))
-def test_txt_01_joined_stream_is_the_whole_text(text: TextModel, ids: list[int]) -> None:
+def test_txt_01_the_joined_stream_is_the_whole_text(text: TextModel, ids: list[int]) -> None:
     detokenizer = Detokenizer(text)
     assert "".join(map(detokenizer.push, ids)) + detokenizer.flush() == text.decode(ids)
 
@@ -48,14 +48,14 @@ def feed(stops: list[str], chunks: list[str]) -> tuple[str, StopMatcher]:
     return shown + matcher.flush(), matcher
 
 
-def test_txt_02_a_stop_spread_over_tokens_is_never_shown() -> None:
+def test_txt_02_a_stop_string_that_spans_tokens_is_never_shown() -> None:
     matcher = StopMatcher(["beta gamma"])
     shown = [matcher.push(chunk) for chunk in ("alpha", " be", "ta", " gam", "ma", " delta")]
     assert shown == ["alpha", " ", "", "", "", ""]
     assert matcher.matched
 
 
-def test_txt_02_what_cannot_become_a_stop_is_not_held() -> None:
+def test_txt_02_text_that_cannot_become_a_stop_is_not_held_back() -> None:
     matcher = StopMatcher(["END"])
     assert [matcher.push(chunk) for chunk in ("E", "N", "x", "EN")] == ["", "", "ENx", ""]
     assert matcher.flush() == "EN"

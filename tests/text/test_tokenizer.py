@@ -94,7 +94,7 @@ def test_sec_11_the_template_runs_in_a_sandbox(tmp_path: Path) -> None:
         text.encode_chat(user("hi"))
 
 
-def test_req_16_no_template_is_known_at_load(tmp_path: Path) -> None:
+def test_req_16_a_missing_template_is_noticed_at_load(tmp_path: Path) -> None:
     assert not TextModel(make_folder(tmp_path, None)).has_chat_template
 
 
@@ -119,12 +119,12 @@ def test_end_of_text_comes_from_the_configuration(folder: Path, text: TextModel)
     assert text.end_token_ids == {plain.token_to_id("<|im_end|>")}
 
 
-def test_the_cheap_bound_never_exceeds_the_truth(text: TextModel) -> None:
+def test_the_lower_bound_never_exceeds_the_number_of_tokens(text: TextModel) -> None:
     for content in (*ORDINARY, "assistant" * 500, " " * 500, "a" * 500):
         assert text.min_num_tokens(len(content)) <= len(text.encode_chat(user(content)))
 
 
-def test_missing_and_broken_folders_say_what_to_do(tmp_path: Path) -> None:
+def test_errors_of_missing_and_broken_folders_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match="save_pretrained"):
         TextModel(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
