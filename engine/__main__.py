@@ -1,8 +1,8 @@
 """``python -m slotdeck.engine``: the engine process. ``serve`` runs it, ``model`` fetches and describes models,
 ``measure`` measures steps for a calibration.
 
-Exit codes: 0 ended well, 1 failed, 2 a bad setting or argument (a model or device that is not there is one), 3 port or
-socket in use, 70 a step was wedged.
+Exit codes: 0 ok; 1 failed; 2 a bad setting or argument, also a model or device that does not exist; 3 port or socket in
+use; 70 a step did not return.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import logging
 import os
 import sys
 
-# Before anything imports tokenizers or torch: tokenizing runs in threads of our own, and nothing is ever sent out.
+# Set before tokenizers and torch are imported: the server has its own threads for tokenizing and sends no telemetry.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
@@ -86,7 +86,7 @@ def serve(settings: StartSettings) -> int:
 
 
 def fetch_model() -> int:
-    """Fetch the embedded model into the cache, if it is not there."""
+    """Download the embedded model into the cache, unless it is there."""
     from slotdeck.engine.model.errors import ModelError
     from slotdeck.engine.model.fetch import embedded_model_path
 
@@ -99,7 +99,7 @@ def fetch_model() -> int:
 
 
 def describe_model(source: str, as_json: bool) -> int:
-    """Say what a model is and what it will take, without loading it."""
+    """Print what a model is and how much memory it needs, without loading it."""
     from slotdeck.engine.model.errors import ModelError, human_bytes
     from slotdeck.engine.model.load import find_model
 
@@ -144,7 +144,7 @@ def describe_model(source: str, as_json: bool) -> int:
 
 
 def measure_steps(settings: StartSettings) -> int:
-    """Print what steps cost here as JSON; progress goes to stderr."""
+    """Measure steps and print their times as JSON. Progress goes to stderr."""
     from slotdeck.engine.measure import measure
     from slotdeck.engine.model.errors import ModelError
 

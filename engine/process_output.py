@@ -1,8 +1,8 @@
-"""What the serving process prints and logs, written by threads of its own, so that nothing waits for a reader.
+"""Lets the process print and log without ever waiting for a reader.
 
-A pipe that nobody reads blocks whoever writes to it. Within ``non_blocking_output()`` everything that Python writes to
-stdout and stderr goes to a bounded queue instead. When the queue is full, lines are lost; how many is written in one
-line once somebody reads again.
+A full pipe that nobody reads blocks the thread that writes to it. Within ``non_blocking_output()`` everything that
+Python writes to stdout and stderr goes to bounded queues instead, and separate threads write it out. When a queue is
+full, lines are lost. Once somebody reads again, one line says how many.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from collections.abc import Iterator
 from typing import TextIO
 
 MAX_QUEUED_BYTES = 1 << 20
-"""Output kept for a reader that does not read, for each of stdout and stderr."""
+"""How much output is kept while nobody reads, for stdout and stderr each."""
 DRAIN_SECONDS = 1.0
-"""Time for the last lines to be written when the process ends."""
+"""How long the end of the process waits for the last lines to be written."""
 
 
 class LineWriter:
-    """Writes to a file descriptor in a thread. ``write`` never waits for it."""
+    """Writes lines to a file descriptor in a thread of its own."""
 
     def __init__(self, descriptor: int, name: str, max_bytes: int = MAX_QUEUED_BYTES) -> None:
         self._descriptor, self._max_bytes = descriptor, max_bytes
@@ -37,7 +37,7 @@ class LineWriter:
         threading.Thread(target=self._run, name=f"write-{name}", daemon=True).start()
 
     def write(self, lines: bytes) -> None:
-        """Queue whole ``lines``, all or none."""
+        """Queue whole ``lines``, all or none. Never blocks."""
         with self._changed:
             if self._size + len(lines) <= self._max_bytes:
                 self._put(lines)
@@ -70,7 +70,7 @@ class LineWriter:
             try:
                 while left:
                     left = left[os.write(self._descriptor, left) :]
-            except OSError:  # nobody can read it any more, or the disk is full: the engine goes on without
+            except OSError:  # the reader is gone or the disk is full: go on without this output
                 pass
             with self._changed:
                 self._size -= len(lines)
@@ -79,13 +79,13 @@ class LineWriter:
 
 
 class NonBlockingStream(io.TextIOBase):
-    """A text stream in place of ``original`` (stdout or stderr) whose lines ``writer`` writes."""
+    """A text stream that replaces ``original``, stdout or stderr. ``writer`` writes its lines."""
 
     def __init__(self, original: TextIO, writer: LineWriter) -> None:
         super().__init__()
         self._original, self._writer = original, writer
         self._lock = threading.Lock()
-        self._begun = ""  # a line of which the end has not come
+        self._begun = ""  # an unfinished line
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -115,9 +115,9 @@ class NonBlockingStream(io.TextIOBase):
 
 @contextlib.contextmanager
 def non_blocking_output() -> Iterator[None]:
-    """Replace ``sys.stdout`` and ``sys.stderr``, and the streams of the root logger's handlers with them.
+    """Replace ``sys.stdout`` and ``sys.stderr``, also in the handlers of the root logger.
 
-    On leaving, what is queued is written, for at most DRAIN_SECONDS, and the original streams are back.
+    At the end of the context, wait at most DRAIN_SECONDS for queued output, and restore the original streams.
     """
     originals = {name: stream for name in ("stdout", "stderr") if (stream := getattr(sys, name)) is not None}
     streams = {

@@ -1,4 +1,4 @@
-"""Builds a running engine from the settings: model, pool, loop, texts. What nobody set is chosen here, once."""
+"""Builds a running engine from the settings: model, KV pool, loop and tokenizer. Chooses the settings left open."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ log = logging.getLogger("slotdeck.engine")
 DEFAULT_CONTEXT = 2048
 DEFAULT_BUDGET_GPU = 512
 WEDGED_GRACE = 2.0
-"""Seconds between telling clients of a wedged step and ending the process for its supervisor."""
+"""Seconds from telling clients that a step does not return to the end of the process."""
 WEDGED_EXIT = 70
 
 
 @dataclass(frozen=True)
 class Engine:
-    """Everything ``slotdeck.engine.server.serve.serve`` needs."""
+    """What ``slotdeck.engine.server.serve.serve`` needs."""
 
     loop: EngineLoop
     output_router: OutputRouter
@@ -54,9 +54,9 @@ class Engine:
 
 
 def start_engine(settings: StartSettings, url: str, say: Callable[[str], None]) -> Engine:
-    """Load the model, take the pool, start the loop. ``say`` gets one line for each thing that takes time.
+    """Load the model, allocate the KV pool and start the loop. Calls ``say`` with a line before and after long work.
 
-    Raises SettingsError and ModelError, naming the setting to turn; what the settings ask for in vain is refused before
+    Raises SettingsError and ModelError, which name the setting to change. Settings that cannot work are refused before
     the weights are read.
     """
     say(f"loading {settings.model}")
@@ -95,17 +95,17 @@ def start_engine(settings: StartSettings, url: str, say: Callable[[str], None]) 
 
 @dataclass(frozen=True)
 class PoolMemory:
-    """What the pool can be taken from beside the weights, in bytes: expected before they are loaded, measured after."""
+    """The memory for the KV pool, in bytes: estimated before the weights are loaded, measured afterwards."""
 
     free: int
-    """Not used by anyone on the device."""
+    """Free memory of the device."""
     total: int
     """All memory of the device."""
     per_token: int
-    """One token in the pool: K, V and scales."""
+    """Bytes of one token in the pool: K, V and scales."""
 
     def tokens(self, size: float | str) -> int:
-        """Tokens of a pool of that size: tokens as int, a share of what is free as float, bytes as text."""
+        """Tokens in a pool of ``size``: an int is tokens, a float a share of the free memory, a text bytes."""
         if isinstance(size, int):
             return size
         wanted = int(self.free * size) if isinstance(size, float) else parse_bytes(size) or 0
@@ -113,22 +113,22 @@ class PoolMemory:
 
     @property
     def max_tokens(self) -> int:
-        """Tokens of the largest pool that fits."""
+        """Tokens in the largest pool that fits."""
         return tokens_that_fit(self.free, self.per_token)
 
     @property
     def gpu_tokens(self) -> int:
-        """Tokens of the pool that GPU_MEMORY_SHARE of all memory leaves room for."""
+        """Tokens in the pool that fills the device up to GPU_MEMORY_SHARE of its memory."""
         return tokens_that_fit(int(self.free - (1 - GPU_MEMORY_SHARE) * self.total), self.per_token)
 
 
 def choose_limits(
     settings: StartSettings, trained_context: int, device: str, memory: PoolMemory
 ) -> tuple[LiveSettings, int]:
-    """The live settings to start with and the blocks of the pool; ``device`` is "cpu" or "cuda".
+    """The initial live settings and the number of blocks in the pool. ``device`` is "cpu" or "cuda".
 
-    Raises SettingsError when the context exceeds what the model was trained for or what the pool can hold, and when the
-    pool exceeds the memory: with the largest that fits and the flag to set.
+    Raises SettingsError if the context is larger than the model was trained for or than the pool, or if the pool does
+    not fit into memory. The message has the largest value that fits and the flag to set.
     """
     context = settings.context or min(DEFAULT_CONTEXT, trained_context)
     if context > trained_context:
@@ -167,7 +167,7 @@ def choose_limits(
 
 
 def _does_not_fit(settings: StartSettings, slots: int, context: int, pool_tokens: int, memory: PoolMemory) -> str:
-    """What the pool takes, what is there, and the largest settings that fit."""
+    """How much memory the pool needs, how much there is, and the largest settings that fit."""
     most, least = memory.max_tokens, int(SETTINGS["context"].minimum or 0)
     text = (
         f"takes {human_bytes(pool_tokens * memory.per_token)} "
@@ -215,6 +215,6 @@ def _describe(settings: StartSettings, model: LoadedModel, runner: Runner, url: 
 
 
 def _exit_soon(reason: str) -> None:
-    """A wedged step cannot be ended from outside: after the clients were told, the process ends."""
+    """End the process soon, since a step that does not return cannot be stopped. Clients are told before that."""
     log.critical("ending the process: %s", reason)
     Timer(WEDGED_GRACE, os._exit, args=(WEDGED_EXIT,)).start()

@@ -16,7 +16,7 @@ def _shared(tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture
 def server(_shared: RunningServer) -> Iterator[RunningServer]:
-    """The shared server: 4 slots of 512 tokens, queue of 16, no keys. Each test must leave it idle and sound."""
+    """The shared server: 4 slots, context 512, queue 16, no keys. Each test must leave it idle and working."""
     yield _shared
     _shared.runner.gate.set()
     _shared.idle()

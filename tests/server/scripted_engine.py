@@ -1,7 +1,7 @@
 """The engine process with a scripted model, which needs no weights and no torch.
 
-Run like ``python -m slotdeck.engine serve``: ``scripted_engine.py TOKENIZER [OPEN_FILES]``. OPEN_FILES is how many
-files the process may have open.
+``scripted_engine.py TOKENIZER [OPEN_FILES]`` runs like ``python -m slotdeck.engine serve``. OPEN_FILES is how many
+files the process may open.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOKENIZER = Path(sys.argv[1])
 
 
 def start_engine(settings: StartSettings, url: str, say: Callable[[str], None]) -> types.SimpleNamespace:
-    """In place of the function of that name in ``slotdeck.engine.start``."""
+    """Replaces the function of that name in ``slotdeck.engine.start``."""
     say(f"loading {MODEL}")
     text = TextModel(TOKENIZER)
     runner = ScriptRunner(text)

@@ -1,4 +1,4 @@
-"""However a call ends before the engine has it, it is counted once for each of its requests."""
+"""A call that ends before the engine accepts it is counted once for each of its requests, however it ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def telemetry() -> Telemetry:
 
 
 def counted(telemetry: Telemetry) -> dict[str, int]:
-    """The counters that are not 0."""
+    """All counters that are not 0."""
     return {name: count for name, count in telemetry.counters().model_dump().items() if count}
 
 
@@ -45,7 +45,7 @@ def call_that_ends(
         (invalid("n", "wrong"), {"invalid": 3}),
         (invalid("messages", "long", code=TOO_LONG), {"invalid": 3, "too_long": 3}),
         (unavailable("full", "engine_unavailable", 5), {"rejected": 3}),
-        (unavailable("full", "queue_full", 5), {}),  # the engine counts it
+        (unavailable("full", "queue_full", 5), {}),  # counted by the engine
         (failed("broken"), {"failed": 3}),
         (KeyError("ours"), {"failed": 3}),
         (ClientDisconnectedError(), {"cancelled": 3}),
@@ -88,7 +88,7 @@ def test_refusals_name_the_user_and_no_text_of_the_client(telemetry: Telemetry) 
 
 @pytest.fixture
 def own(tokenizer: Path, tmp_path: Path) -> Iterator[RunningServer]:
-    """A server of one slot and a queue of two, whose counters are this test's alone."""
+    """A server for this test alone, with one slot and a queue of two."""
     with running(tokenizer, tmp_path, slots=1, queue=2) as server:
         yield server
 
@@ -119,7 +119,7 @@ def test_requests_that_the_engine_refuses_are_answered_counted_and_released(
     own.idle()
     assert counted(own.engine.telemetry) == {"received": 2} | end
     assert own.output_router.num_open == 0
-    assert cancelled == [], "the engine never had them"
+    assert cancelled == [], "the engine never accepted them"
 
 
 @pytest.mark.parametrize(("wait", "least", "most"), [(1e6, 30, 32), (None, 1, 3), (0.0, 1, 3), (7.4, 7, 9)])
@@ -143,7 +143,7 @@ def test_retry_after_follows_the_wait_and_is_bounded(
 def test_a_context_lowered_while_a_prompt_is_tokenized_refuses_it(
     own: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To its very length, so that no token is left for the answer."""
+    """The new context is exactly the length of the prompt, which leaves no token for the answer."""
     encode = own.text.encode_chat
 
     def lowered_meanwhile(messages: Any) -> list[int]:

@@ -1,4 +1,4 @@
-"""The admin API on its private socket, and the life of the process: start, refusal to start, drain, force."""
+"""The admin API on its private socket, and how the process starts, refuses to start, drains and is forced to stop."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_frame_stream_starts_at_once_and_counts(server: RunningServer) -> None:
 
 
 def test_the_last_minutes_have_one_frame_per_second(server: RunningServer) -> None:
-    """For a console that comes later; the first second is there at once."""
+    """A console that attaches later reads them. The first second is there at once."""
     answer = server.admin.get("/admin/past")
     assert answer.headers["content-type"] == "application/x-ndjson"
     told = [Frame.model_validate_json(line) for line in answer.content.splitlines()]
@@ -51,7 +51,7 @@ def test_the_profile_counts_steps_and_their_parts(server: RunningServer) -> None
     server.chat("say: hello there")
     spent = Profile.model_validate_json(server.admin.get("/admin/profile").content).since(before)
     assert spent.steps >= spent.tokens > 1
-    assert set(spent.parts) == {"plan", "commit", "hand_over"}  # the scripted runner measures nothing itself
+    assert set(spent.parts) == {"plan", "commit", "hand_over"}  # the scripted runner measures no parts of its own
     assert 0 < sum(spent.parts.values()) <= spent.wall
     assert 0 < spent.server_cpu <= spent.process_cpu
 
@@ -69,7 +69,7 @@ def test_frame_stream_carries_each_event_once(server: RunningServer) -> None:
 
 
 def test_frame_stream_resumes_after_the_last_event_that_was_seen(server: RunningServer) -> None:
-    """A console that lost its connection misses nothing."""
+    """A console that lost its connection misses no event."""
 
     def first(query: str) -> Frame:
         with server.admin.stream("GET", f"/admin/stream?rate=10{query}") as response:
@@ -85,7 +85,7 @@ def test_frame_stream_resumes_after_the_last_event_that_was_seen(server: Running
     assert again.event_cursor == seen.event_cursor + 1
     assert first(f"&boot_id={seen.boot_id}&events_after={again.event_cursor}").events == ()
     assert first(f"&boot_id={seen.boot_id}&events_after=999999").events == ()
-    assert first(f"&boot_id=another{where}").events == ()  # the count of an engine that is gone
+    assert first(f"&boot_id=another{where}").events == ()  # the cursor is of an engine that is gone
     assert first(where).events == ()
     refused = server.admin.get("/admin/stream?events_after=-1")
     assert (refused.status_code, refused.json()["error"]["param"]) == (422, "events_after")
@@ -93,7 +93,7 @@ def test_frame_stream_resumes_after_the_last_event_that_was_seen(server: Running
 
 @pytest.fixture
 def unrefused(tokenizer: Path, tmp_path: Path) -> Iterator[RunningServer]:
-    """A server of its own: of one client it says once a minute what was refused."""
+    """A server for this test alone, since a server logs refusals of one client only once a minute."""
     with running(tokenizer, tmp_path) as server:
         yield server
 
@@ -117,7 +117,7 @@ def test_the_log_of_a_refusal_never_quotes_the_client(unrefused: RunningServer) 
         lines = response.iter_lines()
         next(lines)
         refused = unrefused.chat([{"type": "secret-type", "text": "x"}])
-        assert "secret-type" in refused.json()["error"]["message"]  # whoever sent it may read it
+        assert "secret-type" in refused.json()["error"]["message"]  # the client that sent it may read it
         events: list[str] = []
         while not events:
             events += [event.text for event in Frame.model_validate_json(next(lines)).events]
@@ -306,7 +306,7 @@ def test_con_19_shutdown_drains(tokenizer: Path, tmp_path: Path) -> None:
             assert server.client.get("/health").json()["status"] == "draining"
             server.runner.gate.set()
             assert '"finish_reason": "stop"' in runs.result().text
-            told = list(lines)  # ends by itself
+            told = list(lines)  # the stream ends by itself
             last = Frame.model_validate_json(told[-1])
             assert last.running == 0
             counts = last.counters
@@ -362,7 +362,7 @@ def test_con_19_force_does_not_wait(tokenizer: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_con_19_signals_end_the_process_with_0(tokenizer: Path, number: signal.Signals) -> None:
-    """First signal: a running stream goes on; second: it is cut with an error event and the process ends."""
+    """After the first signal a running stream goes on. The second one ends it with an error event."""
     program = Path(__file__).with_name("scripted_engine.py")
     with RealEngine(command=(str(program), str(tokenizer)), history_days=0) as engine:
         body = {"messages": [{"role": "user", "content": "forever"}], "stream": True}
@@ -384,7 +384,7 @@ def test_con_19_signals_end_the_process_with_0(tokenizer: Path, number: signal.S
 
 
 def test_measured_steps_are_listed_from_a_cursor_on(server: RunningServer) -> None:
-    """What a calibration is fitted to: work and seconds, no ids and no text."""
+    """They are the input of a calibration: work and seconds, without ids and text."""
     server.chat("say: hello")
     server.idle()
     told = server.admin.get("/admin/steps").json()

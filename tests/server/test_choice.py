@@ -1,4 +1,4 @@
-"""One answer, read in any portions: its log-probabilities belong to its text."""
+"""The log-probabilities of a choice belong to its text, however its tokens are split into portions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read(choice: Choice, ids: list[int], cuts: list[int], reason: str) -> list[D
     return deltas
 
 
-@example(ids=[287, 3], cuts=[], stops=["a"], min_tokens=0)  # nothing is shown
+@example(ids=[287, 3], cuts=[], stops=["a"], min_tokens=0)  # the text is empty
 @given(
     st.lists(st.integers(3, 419), min_size=1, max_size=30),
     st.lists(st.integers(1, 4), max_size=30),

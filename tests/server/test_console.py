@@ -1,4 +1,4 @@
-"""The console beside a stream: whatever ends it, the stream goes on."""
+"""However the console ends, the streams of the engine go on."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ CONSOLE = "from slotdeck.console.cli.main import run; run()"
 
 
 def test_kill_9_of_the_console_while_streams_go_on(server: RunningServer) -> None:
-    server.runner.gate.clear()  # a step takes until it opens again
+    server.runner.gate.clear()  # a step lasts until the gate opens again
     with ThreadPoolExecutor() as pool:
         answers = [pool.submit(server.chat, "sing", max_tokens=40, stream=True) for _ in range(3)]
-        # Who came before the step began is in it; the others wait for its end.
+        # Requests that came before the step began are in it. The others wait for its end.
         server.until(lambda frame: frame.running and frame.running + frame.waiting_count == 3)
         command = ["-c", CONSOLE, "attach", "--socket", str(server.settings.socket)]
         with pexpect.spawn(sys.executable, command, timeout=30, dimensions=(24, 80)) as terminal:

@@ -1,4 +1,4 @@
-"""The doctor on a real server whose trouble is provoked: a full queue, a pool too small, a prompt too long."""
+"""The doctor on a real server with provoked problems: a full queue, a small pool, a prompt that is too long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits on connections, headers, bodies and slow readers: what a client may take before a route sees its request."""
+"""Limits on connections, headers, bodies and clients that do not read."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from slotdeck.engine.server.http_limits import MAX_HEALTH_CONNECTIONS, HttpLimit
 from tests.support.stub_server import RunningServer, running
 
 SHORT = 0.4
-"""Seconds of the time limit under test; the others stay long."""
+"""Seconds of the time limit under test. The other limits stay long."""
 CHAT = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
 BODY = json.dumps({"messages": [{"role": "user", "content": "say: hello"}]})
 
 
 def connect(server: RunningServer, text: str = "", source: str = "127.0.0.1") -> socket.socket:
-    """A connection on which ``text`` was sent. ``source``: the address that it comes from."""
+    """Connect from the address ``source`` and send ``text``."""
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=20, source_address=(source, 0))
     connection.sendall(text.encode())
     return connection
 
 
 def read_all(connection: socket.socket) -> str:
-    """What comes until the server closes the connection."""
+    """Read until the server closes the connection."""
     received = b""
     try:
         while data := connection.recv(65536):
@@ -46,7 +46,7 @@ def read_all(connection: socket.socket) -> str:
 
 
 def drip(connection: socket.socket, text: bytes) -> None:
-    """Send ``text`` again and again, a good deal more often than once in SHORT."""
+    """Send ``text`` twenty times in each SHORT seconds."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         connection.sendall(text)
@@ -54,7 +54,7 @@ def drip(connection: socket.socket, text: bytes) -> None:
 
 
 def read_answer(connection: socket.socket) -> tuple[int, dict[str, Any]]:
-    """Status and document of one answer; the connection may stay open."""
+    """Read one answer, and no further. Returns its status and its document."""
     file = connection.makefile("rb")
     status = int(file.readline().split()[1])
     length = 0
@@ -69,7 +69,7 @@ def read_answer(connection: socket.socket) -> tuple[int, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def hasty(tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server that waits only shortly for a body."""
+    """A server with a short time limit for bodies."""
     with running(tokenizer, tmp_path_factory.mktemp("hasty"), http_limits={"body_timeout": SHORT}) as server:
         yield server
 
@@ -87,7 +87,7 @@ def test_the_time_limit_is_for_the_whole_body_even_if_it_comes_steadily(hasty: R
         connection.setblocking(False)
         answer = b""
         began = time.monotonic()
-        for byte in BODY.encode():  # 67 bytes, so that the last would come after three times the limit
+        for byte in BODY.encode():  # 67 bytes take three times the limit
             connection.send(bytes([byte]))
             time.sleep(SHORT / 20)
             try:
@@ -112,7 +112,7 @@ KEYS = ["a=key-a", "b=key-b", "c=key-c"]
 
 
 def unfinished(server: RunningServer, user: str, size: int = MIB) -> socket.socket:
-    """A request of ``user`` of which all but the last byte was sent."""
+    """Send a request of ``user``, all but its last byte."""
     head = CHAT + f"Authorization: Bearer key-{user}\r\nContent-Length: {size}\r\n\r\n"
     return connect(server, head + BODY.ljust(size - 1))
 
@@ -125,7 +125,7 @@ def ask(server: RunningServer, user: str, size: int = MIB) -> httpx.Response:
 
 @pytest.fixture
 def memories(monkeypatch: pytest.MonkeyPatch) -> list[BodyMemory]:
-    """Those of the servers that this test starts: first of the API, then of the admin socket."""
+    """The memories of the servers that this test starts: first that of the API, then that of the admin socket."""
     made: list[BodyMemory] = []
 
     class Noted(BodyMemory):
@@ -178,7 +178,7 @@ def test_a_body_that_is_too_much_is_refused_before_it_is_sent(small: RunningServ
 
 
 def test_a_body_is_released_once_it_is_tokenized(small: RunningServer, memories: list[BodyMemory]) -> None:
-    """Streams that run do not keep their bodies: more of them run than one user may have bodies."""
+    """Streams do not keep their bodies: more of them run than one user may have bodies in progress."""
     small.runner.pace = 0.02
     body = json.dumps({"messages": [{"role": "user", "content": "forever"}], "stream": True}).ljust(MIB)
     with ExitStack() as stack:
@@ -231,7 +231,7 @@ def test_body_memory_counts_what_each_user_holds() -> None:
 
 
 def test_nothing_of_a_body_is_read_without_a_key(small: RunningServer) -> None:
-    """Not on the public page either, which needs none: it is answered while its body has yet to come."""
+    """Also not for ``/health``, which needs no key: it is answered before its body comes."""
     with connect(small, CHAT + f"Content-Length: {MIB}\r\n\r\n") as connection:
         assert read_answer(connection)[0] == 401
     with connect(small, f"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: {MIB}\r\n\r\n") as connection:
@@ -244,7 +244,7 @@ def test_the_rest_of_a_refused_body_is_discarded_for_a_limited_time(tokenizer: P
             assert read_answer(connection)[0] == 401
             with pytest.raises(ConnectionError):
                 drip(connection, b"1\r\nx\r\n")
-        # A body that ends in time leaves the connection usable.
+        # If the body ends in time, the connection stays usable.
         with connect(server, CHAT + "Content-Length: 5\r\n\r\n") as connection:
             assert read_answer(connection)[0] == 401
             connection.sendall(b"12345GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -256,7 +256,7 @@ def test_the_rest_of_a_refused_body_is_discarded_for_a_limited_time(tokenizer: P
 
 @pytest.fixture(scope="module")
 def impatient(tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server that waits only shortly for a request."""
+    """A server with a short time limit for headers."""
     with running(tokenizer, tmp_path_factory.mktemp("impatient"), http_limits={"header_timeout": SHORT}) as server:
         yield server
 
@@ -285,7 +285,7 @@ def test_headers_of_a_later_request_have_a_limit_of_their_own(impatient: Running
     get = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with connect(impatient, get) as connection:
         assert read_answer(connection)[0] == 200
-        time.sleep(2 * SHORT)  # idle for longer than headers may take, and kept
+        time.sleep(2 * SHORT)  # a connection may be idle for longer than headers may take
         connection.sendall(get.encode())
         assert read_answer(connection)[0] == 200
         connection.sendall(b"GET /health")
@@ -293,7 +293,7 @@ def test_headers_of_a_later_request_have_a_limit_of_their_own(impatient: Running
 
 
 def test_a_connection_is_closed_when_it_stays_idle(tokenizer: Path, tmp_path: Path) -> None:
-    """Also after the rest of a body that nobody read, which stops uvicorn's own timer."""
+    """Also after the discarded rest of a body, which stops uvicorn's own timer."""
     with running(tokenizer, tmp_path, api_key=KEYS, http_limits={"keep_alive": SHORT}) as server:
         with connect(server, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") as connection:
             assert read_answer(connection)[0] == 200
@@ -324,7 +324,7 @@ def test_no_connection_time_limit_applies_while_a_request_is_served(tokenizer: P
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[Connections]:
-    """The connections of the servers that this test starts: first to the API, then to the admin socket."""
+    """The connections of the servers that this test starts: first those to the API, then those to the admin socket."""
     made: list[Connections] = []
 
     class Noted(Connections):
@@ -338,13 +338,13 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Connections]:
 
 @pytest.fixture
 def narrow(opened: list[Connections], tokenizer: Path, tmp_path: Path) -> Iterator[RunningServer]:
-    """A server that takes four connections, three of one address."""
+    """A server with at most four connections, three from one address."""
     with running(tokenizer, tmp_path, http_limits={"max_connections": 4}) as server:
         yield server
 
 
 def fresh(server: RunningServer, path: str, source: str = "127.0.0.1") -> tuple[int, dict[str, Any]]:
-    """GET ``path`` on a connection of its own, which the server must be done with before this returns."""
+    """GET ``path`` on a new connection, and wait until the server has closed it."""
     text = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     with connect(server, text, source) as connection:
         answer = read_answer(connection)
@@ -380,7 +380,7 @@ def test_a_flood_of_silent_connections_leaves_health_and_the_admin_socket(
         flood = [stack.enter_context(connect(narrow)) for _ in range(3 + 2 * MAX_HEALTH_CONNECTIONS)]
         assert fresh(narrow, "/health")[0] == 200
         assert narrow.frame().health == "ok"
-        assert read_all(flood[3]) == "", "the oldest beyond the limit made room"
+        assert read_all(flood[3]) == "", "the oldest connection beyond the limit was closed"
         assert len(opened[0]) <= 3 + MAX_HEALTH_CONNECTIONS
     narrow.until(lambda _: len(opened[0]) == 0)
 
@@ -395,7 +395,7 @@ def test_a_connection_beyond_the_limit_is_closed_after_its_answer(narrow: Runnin
 
 
 def test_connections_fit_into_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them, four backlogs of those that are to be refused, and 80 files for everything else."""
+    """Files are for connections, for four backlogs of connections to be refused, and 80 for everything else."""
     changed: list[tuple[int, int]] = []
     limit = (1024, 1 << 20)
 
@@ -474,7 +474,7 @@ def test_an_unread_answer_does_not_keep_a_closing_connection_open(
 def test_a_client_that_reads_slowly_but_steadily_is_not_cut_off(
     tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server has to wait for it nearly all the time, but never for long."""
+    """The server waits for it nearly all the time, but never for long."""
     monkeypatch.setattr(listeners, "SEND_BUFFER", 1 << 14)
     with running(tokenizer, tmp_path, context=8192, http_limits={"send_timeout": 1.0}) as server:
         server.output_router._max_pending = 1 << 30

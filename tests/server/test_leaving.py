@@ -1,4 +1,4 @@
-"""Clients that leave, wait, read slowly or come in crowds; and steps that fail."""
+"""Clients that leave, wait, read slowly or come in crowds, and steps that fail."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_con_02_a_client_that_leaves_during_prefill_is_never_decoded(server: Run
     connection = server.raw_chat("alpha beta " * 60, stream=True)
     server.until(lambda frame: frame.slots[0].state == "prefill")
     connection.close()
-    server.until(lambda _: server.output_router.num_open == 0)  # the server has noticed, the step still runs
+    server.until(lambda _: server.output_router.num_open == 0)  # the server has noticed while the step still runs
     server.runner.gate.set()
     after = server.idle().counters
     assert after.cancelled == (before.cancelled or 0) + 1
@@ -69,7 +69,7 @@ def test_a_client_that_leaves_while_it_is_tokenized_never_enters_the_queue(
 def test_a_client_that_leaves_before_its_prompt_is_tokenized_is_never_tokenized(
     tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two prompts hold the threads for short ones; the third waits for a thread and leaves."""
+    """Two prompts occupy the threads for short bodies. The client of the third leaves while it waits for a thread."""
     with running(tokenizer, tmp_path) as server, ThreadPoolExecutor(2) as pool:
         encode = server.text.encode_chat
         begun = threading.Semaphore(0)
@@ -136,7 +136,7 @@ def test_con_11_12_13_one_runs_one_waits_the_rest_are_refused_at_once(tokenizer:
         server.runner.gate.clear()
         held = [pool.submit(server.chat, "say: served") for _ in range(2)]
         server.until(lambda frame: (frame.running, frame.waiting_count) == (1, 1))
-        refused = list(pool.map(lambda _: server.chat("say: refused"), range(4)))  # answers while the step is held
+        refused = list(pool.map(lambda _: server.chat("say: refused"), range(4)))  # all answered while the step is held
         for response in refused:
             assert response.status_code == 503
             assert 1 <= int(response.headers["retry-after"]) <= 40
@@ -235,7 +235,7 @@ def test_con_17_a_stream_goes_on_while_a_huge_prompt_is_tokenized(
                 if other.done():
                     break
         assert other.result().json()["error"]["code"] == "context_length_exceeded"
-        assert calls[0] > 1 << 20, "it really was tokenized"
+        assert calls[0] > 1 << 20, "it was really tokenized"
         assert meanwhile >= 20
 
 

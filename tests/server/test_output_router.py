@@ -1,4 +1,4 @@
-"""Outputs on their way from the engine to the handlers of clients: order, bounds, ends, silence."""
+"""How outputs get from the engine to the handlers: order, bounds, ends and heartbeats."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def router() -> OutputRouter:
 
 
 async def delivered(router: OutputRouter, *outputs: Output) -> None:
-    """As the engine's thread delivers them; dispatched when this returns."""
+    """Deliver from another thread, as the engine does. The outputs are dispatched when this returns."""
     thread = threading.Thread(target=router.deliver, args=(list(outputs),))
     thread.start()
     thread.join()
@@ -61,7 +61,7 @@ async def test_a_slow_reader_is_dropped_when_its_buffer_is_full(router: OutputRo
     await delivered(router, token("r0", bound))
     assert cancelled == ids
     outputs = await stream.next(None)
-    assert [output.error for output in outputs[:bound]] == [None] * bound, "what came before is still given"
+    assert [output.error for output in outputs[:bound]] == [None] * bound, "earlier outputs are still delivered"
     assert [output.request_id for output in outputs[bound:]] == ids
     assert all("reads too slowly" in (output.error or "") for output in outputs[bound:])
 
@@ -80,7 +80,7 @@ async def test_a_wait_ends_after_each_heartbeat_without_outputs(router: OutputRo
     assert await stream.next(0.02) == []
     await delivered(router, token("a", 1))
     assert [output.token_ids for output in await stream.next(0.02)] == [[1]]
-    waiting = asyncio.create_task(stream.next(20))  # the timer of the first wait goes on
+    waiting = asyncio.create_task(stream.next(20))  # the timer of the first wait still runs
     await delivered(router, end("a"))
     assert [output.finish_reason for output in await waiting] == ["stop"]
     router.close(stream)
@@ -106,7 +106,7 @@ async def test_requests_that_the_engine_never_accepted_are_not_cancelled(router:
 
 def test_outputs_after_the_end_of_the_server_are_dropped() -> None:
     router = OutputRouter()
-    router.deliver([token("a", 1)])  # before it begins
+    router.deliver([token("a", 1)])  # before the server starts
     loop = asyncio.new_event_loop()
     router.attach(loop)
     loop.close()

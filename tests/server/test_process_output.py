@@ -1,4 +1,4 @@
-"""What the engine process prints and logs never makes it wait for a reader."""
+"""The engine process never waits for a reader of what it prints and logs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PIPE_BYTES = 1 << 16
 
 
 def fill(descriptor: int) -> int:
-    """Fill a pipe; gives the number of bytes that it took."""
+    """Fill a pipe. Returns the number of bytes that it took."""
     os.set_blocking(descriptor, False)
     count = 0
     try:
@@ -51,7 +51,7 @@ def read_line(descriptor: int) -> str:
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
-    """A pipe's end to read and its end to write."""
+    """The reading end and the writing end of a pipe."""
     ends = os.pipe()
     yield ends
     for end in ends:
@@ -69,13 +69,13 @@ def test_lines_beyond_the_bound_are_lost_and_counted_in_one_line(pipe: tuple[int
     filled = fill(pipe[1])
     writer = LineWriter(pipe[1], "test", max_bytes=100)
     for number in range(20):
-        writer.write(f"{number:09}\n".encode())  # ten fit
+        writer.write(f"{number:09}\n".encode())  # ten of them fit
     writer.write(b"two more\nlines\n")
     read_exactly(pipe[0], filled)
     assert [read_line(pipe[0]) for _ in range(10)] == [f"{number:09}\n" for number in range(10)]
     assert read_line(pipe[0]) == "slotdeck: 12 lines of output were lost, since nobody read them\n"
     writer.write(b"on it goes\n")
-    assert read_line(pipe[0]) == "on it goes\n", "and the loss is told once"
+    assert read_line(pipe[0]) == "on it goes\n", "the loss is reported once"
 
 
 def test_a_closed_pipe_is_ignored() -> None:
@@ -148,7 +148,7 @@ def test_flt_06_serving_goes_on_while_nobody_reads_what_is_logged(tokenizer: Pat
 
 
 def test_flt_01_silent_connections_beyond_the_limit_of_open_files(tokenizer: Path) -> None:
-    """The process may open 300 files and 400 connections come: health and admin socket answer, the log stays short."""
+    """The process may open 300 files and gets 400 connections. It stays reachable, and its log stays short."""
     with RealEngine(
         command=(str(SCRIPTED), str(tokenizer), "300"), history_days=0, api_key="laptop=s3cret"
     ) as engine, ExitStack() as stack:  # fmt: skip

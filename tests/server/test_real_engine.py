@@ -1,4 +1,4 @@
-"""The whole server over HTTP on the embedded model, with the ``openai`` client: what users really do."""
+"""The whole server over HTTP on the embedded model, used with the ``openai`` client as users do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real headless engine keeps its history, and no word of a prompt is in it (SEC-06)."""
+"""A real headless engine records its history without any text of prompts (SEC-06)."""
 
 from __future__ import annotations
 

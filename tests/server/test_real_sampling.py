@@ -1,4 +1,4 @@
-"""What the sampling fields do to the embedded model's answers, over HTTP with the ``openai`` client."""
+"""How the sampling fields change the answers of the embedded model, over HTTP with the ``openai`` client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bounds of a request's fields, each at its edge: the last value that is taken and the first that is not."""
+"""The bounds of a request's fields: the last value that is accepted and the first that is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How tokens are chosen, as clients ask for it: fields reach the engine, log-probabilities come back."""
+"""The sampling fields of a request reach the engine, and log-probabilities come back."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_every_field_reaches_the_engine(server: RunningServer) -> None:
     assert params(server, ignore_eos=True, stop_token_ids=[5]).stop_token_ids == {5}
     assert params(server, logprobs=True).top_logprobs == 0
     assert params(server).seed != params(server).seed
-    off = params(server, top_k=-1, top_p=0)  # as other servers take them: all, and the best alone
+    off = params(server, top_k=-1, top_p=0)  # as in other servers: all tokens, and only the best one
     assert (off.top_k, off.top_p) == (0, 0.0)
 
 
@@ -77,7 +77,7 @@ def test_logprobs_are_those_of_the_text(server: RunningServer, stream: bool, top
         choices = [chunk["choices"][0] for chunk in events(response)]
         entries = [entry for choice in choices if choice["logprobs"] for entry in choice["logprobs"]["content"]]
         for choice in choices:
-            if choice["delta"].get("content"):  # each chunk carries what its own text is made of
+            if choice["delta"].get("content"):  # each chunk has the tokens of its own text
                 own = b"".join(bytes(entry["bytes"]) for entry in choice["logprobs"]["content"])
                 assert own.decode() == choice["delta"]["content"]
     else:
@@ -109,7 +109,7 @@ def test_logprobs_end_with_the_text_before_a_stop_string(server: RunningServer) 
         assert streamed == answer["logprobs"]["content"]
         written = b"".join(bytes(entry["bytes"]) for entry in streamed).decode()
         assert written.startswith(kept)
-        assert not written[: -len(streamed[-1]["token"])].startswith(kept)  # no token lies wholly beyond the text
+        assert not written[: -len(streamed[-1]["token"])].startswith(kept)  # no token lies entirely beyond the text
 
 
 def test_openai_client_reads_logprobs(server: RunningServer) -> None:

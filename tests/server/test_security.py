@@ -1,4 +1,4 @@
-"""Keys, Host, Origin, bodies: what a request must pass before a route sees it."""
+"""The checks before a route sees a request: keys, Host, Origin and bodies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BODY = json.dumps({"messages": [{"role": "user", "content": "say: hello"}]})
 
 @pytest.fixture(scope="module")
 def locked(tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server with keys and a further host name."""
+    """A server with keys and an additional host name."""
     keys = ["laptop=s3cret", "phone=other"]
     with running(
         tokenizer, tmp_path_factory.mktemp("locked"), api_key=keys, allowed_host=["nas.local"], max_body=20_000
@@ -115,13 +115,13 @@ def test_sec_02_on_an_open_bind_the_address_of_the_connection_is_allowed() -> No
     assert not rule.allows("192.168.1.8", "192.168.1.7")
     assert rule.allows("nas.local", "192.168.1.7")
     assert not rule.allows("evil.example", "192.168.1.7")
-    assert rule.allows("192.168.1.5", "::ffff:192.168.1.5")  # as a socket for both families writes it
+    assert rule.allows("192.168.1.5", "::ffff:192.168.1.5")  # as written by a socket for both address families
     assert not rule.allows("192.168.1.6", "::ffff:192.168.1.5")
     assert not HostRule("::", []).allows("", None)
 
 
 def test_the_curl_command_of_the_readme_needs_no_content_type(server: RunningServer) -> None:
-    """curl -d says application/x-www-form-urlencoded; without an Origin no page can have sent it."""
+    """curl -d sends application/x-www-form-urlencoded. Without an Origin, no web page can have sent it."""
     body = '{"temperature":0,"max_tokens":64,\n       "messages":[{"role":"user","content":"say: hello"}]}'
     headers = {"content-type": "application/x-www-form-urlencoded"}
     answer = server.client.post("/v1/chat/completions", content=body, headers=headers)
@@ -186,7 +186,7 @@ def test_sec_07_headers_are_limited(locked: RunningServer) -> None:
         try:
             assert locked.client.get("/health", headers=headers).status_code in (400, 431)
         except httpx.TransportError:
-            pass  # closed while the client still wrote
+            pass  # the server closed while the client still wrote
     assert locked.client.get("/health").status_code == 200
 
 

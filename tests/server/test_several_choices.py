@@ -1,4 +1,4 @@
-"""Several answers to one request (``n``): places, indices, usage, ends."""
+"""Several choices in one request (``n``): places in the queue, indices, usage and ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_n_choices_in_one_document(server: RunningServer) -> None:
     assert [choice["finish_reason"] for choice in answer["choices"]] == ["stop"] * 3
     assert all(choice["logprobs"]["content"] for choice in answer["choices"])
     usage = answer["usage"]
-    assert usage["prompt_tokens"] == one["prompt_tokens"]  # once, whatever n
+    assert usage["prompt_tokens"] == one["prompt_tokens"]  # counted once, whatever n is
     assert usage["completion_tokens"] == 3 * one["completion_tokens"]
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
 

@@ -1,4 +1,4 @@
-"""`slotdeck top` against a running server: a picture, a frame, a stream of frames."""
+"""`slotdeck top` with a running server: one picture, one frame, a stream of frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong input gets a 400 that names the field, takes no slot and is counted as the client's own fault."""
+"""Invalid input gets a 400 that names the field. It takes no slot and counts as invalid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step of the real engine process that never returns: everybody is told, and the process ends for its supervisor."""
+"""If a step never returns, all clients get an error, and the process ends so that its supervisor restarts it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The engine process with one fault put in: once the file named by the last argument exists, a step never returns.
+"""The engine process with one fault: once FILE exists, a step never returns.
 
-Run like ``python -m slotdeck.engine``: ``wedging_engine.py serve FILE``.
+``wedging_engine.py serve FILE`` runs like ``python -m slotdeck.engine serve``.
 """
 
 from __future__ import annotations

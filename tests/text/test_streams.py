@@ -1,4 +1,4 @@
-"""Token ids to text and stop strings, cut anywhere."""
+"""Detokenizing and finding stop strings, with the text split anywhere."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_txt_01_no_half_character_ever_appears(text: TextModel) -> None:
     pieces = [detokenizer.push(index) for index in ids]
     assert "".join(pieces) + detokenizer.flush() == answer
     assert not any("\ufffd" in piece for piece in pieces)
-    assert "" in pieces  # something really was held back
+    assert "" in pieces  # something was really held back
 
 
 def test_txt_01_an_answer_cut_inside_a_character_is_flushed(text: TextModel) -> None:
@@ -64,9 +64,9 @@ def test_txt_02_text_that_cannot_become_a_stop_is_not_held_back() -> None:
 @pytest.mark.parametrize(
     ("stops", "text", "shown"),
     [
-        (["abcd", "b"], "xabcd", "xa"),  # that which ends first, not that which begins first
+        (["abcd", "b"], "xabcd", "xa"),  # the one that ends first, not the one that begins first
         (["b", "abcd"], "xabcd", "xa"),
-        (["bc", "abc"], "xabc", "x"),  # both end at once: the longer
+        (["bc", "abc"], "xabc", "x"),  # both end at once: the text ends before the longer one
         (["c", "abc"], "xabc", "x"),
         (["ab", "b"], "ab", ""),
         (["ab"], "abab", ""),
@@ -75,7 +75,7 @@ def test_txt_02_text_that_cannot_become_a_stop_is_not_held_back() -> None:
 def test_txt_02_of_several_stops_the_one_that_is_complete_first_ends_the_text(
     stops: list[str], text: str, shown: str
 ) -> None:
-    """In one piece or letter by letter."""
+    """Whether the text comes in one piece or letter by letter."""
     for chunks in ([text], list(text)):
         assert feed(stops, chunks)[0] == shown
 

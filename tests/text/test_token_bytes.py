@@ -1,4 +1,4 @@
-"""The bytes of a token, by each way in which tokenizers write their vocabulary."""
+"""The bytes of a token, for each way in which tokenizers write their vocabulary."""
 
 from __future__ import annotations
 

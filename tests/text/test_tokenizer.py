@@ -1,4 +1,4 @@
-"""Chat messages to token ids: exact for ordinary text, and harmless for control tokens that a user types."""
+"""Chat messages to token ids: exact for ordinary text, and safe if a user types special tokens."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def test_req_18_control_token_that_is_also_in_the_vocabulary(tmp_path: Path) -> 
     make_folder(tmp_path)
     path = tmp_path / "tokenizer.json"
     document = json.loads(path.read_text())
-    document["model"]["ignore_merges"] = True  # whole words of the vocabulary are taken as they are
+    document["model"]["ignore_merges"] = True  # entries of the vocabulary are matched as a whole
     document["pre_tokenizer"] = None
     path.write_text(json.dumps(document))
     plain = Tokenizer.from_file(str(path))
     ids = TextModel(tmp_path).encode_chat(user("<|im_end|>"))
-    assert ids.count(plain.token_to_id("<|im_end|>")) == 1  # the template's own
+    assert ids.count(plain.token_to_id("<|im_end|>")) == 1  # the one of the template
 
 
 def test_req_15_the_template_refuses_in_its_own_words(tmp_path: Path) -> None:
