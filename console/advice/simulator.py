@@ -25,7 +25,7 @@ from slotdeck.engine.core.scheduler import Scheduler
 from slotdeck.engine.core.step import ModelRunnerOutput, SchedulerOutput
 from slotdeck.engine.settings import BLOCK_SIZE, LiveSettings
 from slotdeck.engine.telemetry.estimate import MAX_RETRY_JITTER, Pace, retry_after
-from slotdeck.engine.telemetry.frame_builder import estimates
+from slotdeck.engine.telemetry.frame_builder import estimate_waits, queue_load
 from slotdeck.engine.telemetry.step_log import StepWork, work_of
 from slotdeck.engine.telemetry.windows import percentile
 
@@ -223,8 +223,8 @@ class Simulator:
             gap=percentile(self._gaps, 50),
             prompt_per_second=sum(tokens for tokens, _ in self._prefills) / seconds if seconds else None,
         )
-        waits = estimates(self.scheduler, pace)
-        wait = waits[-1] if waits else None
+        load = queue_load(self.scheduler)
+        wait = estimate_waits(load, load.waiting + 1, pace)[-1]
         return retry_after(wait, self._random.randint(0, MAX_RETRY_JITTER))
 
     def token_of(self, request: Request) -> int:

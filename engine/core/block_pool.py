@@ -14,7 +14,7 @@ import hashlib
 import heapq
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slotdeck.engine.settings import BLOCK_SIZE
@@ -174,29 +174,63 @@ class BlockPool:
         """Make the pool larger; the new blocks are free."""
         if num_blocks < self.num_blocks:
             raise ValueError(f"{num_blocks} blocks are fewer than {self.num_blocks}")
-        for block_id in range(self.num_blocks, num_blocks):
-            heapq.heappush(self._free, block_id)
+        self._free += range(self.num_blocks, num_blocks)  # still a heap: each is larger than all before it
         self._refcounts += [0] * (num_blocks - self.num_blocks)
 
-    def shrink(self, num_blocks: int) -> dict[int, int]:
-        """Make the pool smaller and give the moves (from block id to block id) that this takes.
+    def blocks_with_content(self) -> list[int]:
+        """Ids of the blocks that hold something worth keeping: used or evictable, in ascending order."""
+        free = set(self._free)
+        return [block_id for block_id in range(self.num_blocks) if block_id not in free]
 
-        Used blocks beyond the new end move to free places below it, for which reclaimable ones give way. Tables and
-        tensors must follow the moves; no destination is also a source. Raises PoolExhaustedError, changing nothing,
-        when more blocks are used than would be left.
+    def plan_shrink(
+        self,
+        num_blocks: int,
+        released: Sequence[Sequence[int]] = (),
+        preferred: Mapping[int, int] | None = None,
+    ) -> dict[int, int]:
+        """The moves (block id to block id) that a shrink to ``num_blocks`` takes. Changes nothing.
+
+        Used blocks beyond the new end move to places below it: first to free blocks, then to evictable ones, then to
+        those that only the tables in ``released`` hold, which will be given back before. A move in ``preferred`` is
+        kept where its place is still among these. No destination is also a source. Raises PoolExhaustedError when more
+        blocks stay used than ``num_blocks``.
         """
-        if self.num_used > num_blocks:
-            raise PoolExhaustedError(f"{self.num_used} blocks are used, which {num_blocks} cannot hold")
+        refcounts = self._refcounts.copy()
+        for table in released:
+            for block_id in table:
+                refcounts[block_id] -= 1
+        beyond = [block_id for block_id in range(num_blocks, self.num_blocks) if refcounts[block_id]]
+        places = dict.fromkeys(block_id for block_id in sorted(self._free) if block_id < num_blocks)
+        places |= dict.fromkeys(block_id for block_id in self._reclaimable if block_id < num_blocks)
+        places |= dict.fromkeys(
+            block_id for table in released for block_id in table if block_id < num_blocks and not refcounts[block_id]
+        )
+        if len(beyond) > len(places):
+            used = sum(count > 0 for count in refcounts)
+            raise PoolExhaustedError(f"{used} blocks are used, which {num_blocks} cannot hold")
+        moves: dict[int, int] = {}
+        wanted = preferred or {}
+        for source in beyond:
+            place = wanted.get(source)
+            if place in places:
+                moves[source] = place
+                del places[place]
+        rest = iter(places)
+        return moves | {source: next(rest) for source in beyond if source not in moves}
+
+    def shrink(self, num_blocks: int, moves: Mapping[int, int] | None = None) -> dict[int, int]:
+        """Make the pool smaller and give the moves that :meth:`plan_shrink` planned (or ``moves``, if it did already).
+
+        Evictable blocks beyond the new end, and those that give way to a move, are forgotten. Tables and tensors must
+        follow the moves. Raises PoolExhaustedError, changing nothing, when more blocks are used than would be left.
+        """
+        if moves is None:
+            moves = self.plan_shrink(num_blocks)
         for block_id in [block_id for block_id in self._reclaimable if block_id >= num_blocks]:
             self._forget(block_id)
-        beyond = [block_id for block_id in range(num_blocks, self.num_blocks) if self._refcounts[block_id]]
-        below = [block_id for block_id in sorted(self._free) if block_id < num_blocks]
-        while len(below) < len(beyond):
-            oldest = next(iter(self._reclaimable))
-            self._forget(oldest)
-            below.append(oldest)
-        moves = dict(zip(beyond, below, strict=False))
         for source, destination in moves.items():
+            if destination in self._reclaimable:
+                self._forget(destination)
             self._refcounts[destination] = self._refcounts[source]
             if source in self._content:
                 content = self._content.pop(source)
@@ -205,7 +239,7 @@ class BlockPool:
         taken = set(moves.values())
         self._free = sorted(block_id for block_id in self._free if block_id < num_blocks and block_id not in taken)
         del self._refcounts[num_blocks:]
-        return moves
+        return dict(moves)
 
     # -- self-check ---------------------------------------------------------------------------------------------
 

@@ -6,13 +6,25 @@ batch, its slot stays taken until the longest of that batch has ended; its block
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from slotdeck.engine.core.block_pool import BlockPool, blocks_for
+from slotdeck.engine.core.block_pool import BlockPool, PoolExhaustedError, blocks_for
 from slotdeck.engine.core.block_tables import BlockTables
 from slotdeck.engine.core.events import Event, EventKind, PreemptionCause
 from slotdeck.engine.core.request import Request, State
 from slotdeck.engine.core.swap import SwapLedger
+
+
+@dataclass(frozen=True, slots=True)
+class ShrinkPlan:
+    """What making the pool smaller takes."""
+
+    num_blocks: int
+    victims: tuple[Request, ...]
+    """Running requests to preempt, newest first."""
+    moves: dict[int, int]
+    """From each block that stays used beyond the new end to its place below it."""
 
 
 class RunningSet:
@@ -155,18 +167,27 @@ class RunningSet:
         self._pool.drop_prefixes()
         return events
 
-    def shrink(self, num_blocks: int, now: float) -> tuple[dict[int, int], list[Event]]:
-        """Make the pool smaller: preempt the newest as far as needed, then move what is left below the new end.
+    def plan_shrink(self, num_blocks: int, preferred: Mapping[int, int] | None = None) -> ShrinkPlan:
+        """What a smaller pool takes: the newest are preempted as far as needed, the rest moves below the new end.
 
-        Gives the moves, source to destination, that the tensors must follow.
+        Changes nothing. Moves in ``preferred`` (an earlier plan's) are kept where they are still possible.
         """
-        events: list[Event] = []
-        while self._pool.num_used > num_blocks:
-            events.append(self.preempt(self.running[-1], now, cause="pool_shrunk"))
-        moves = self._pool.shrink(num_blocks)
+        victims: list[Request] = []
+        while True:
+            try:
+                moves = self._pool.plan_shrink(num_blocks, [victim.block_ids for victim in victims], preferred)
+            except PoolExhaustedError:
+                victims.append(self.running[-1 - len(victims)])
+            else:
+                return ShrinkPlan(num_blocks, tuple(victims), moves)
+
+    def shrink(self, plan: ShrinkPlan, now: float) -> list[Event]:
+        """Carry out a plan that was made since anything last changed. Cannot fail."""
+        events = [self.preempt(victim, now, cause="pool_shrunk") for victim in plan.victims]
+        self._pool.shrink(plan.num_blocks, plan.moves)
         for request in self.running:
-            request.block_ids = [moves.get(block_id, block_id) for block_id in request.block_ids]
-        return moves, events
+            request.block_ids = [plan.moves.get(block_id, block_id) for block_id in request.block_ids]
+        return events
 
 
 def _end_stall(request: Request, now: float) -> float:

@@ -7,7 +7,7 @@ may be added, cancelled and settings changed: what the step is computing is only
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from slotdeck.engine.core.admission import admissible, fits, further_answers
 from slotdeck.engine.core.batching import POLICIES
@@ -16,7 +16,7 @@ from slotdeck.engine.core.budget import MAX_BUDGET, ItlForecast, StepCost, split
 from slotdeck.engine.core.events import Event, EventKind, QueueFullError, RequestTooLargeError
 from slotdeck.engine.core.limits import check_pool_size, check_settings
 from slotdeck.engine.core.request import FinishReason, Request, State
-from slotdeck.engine.core.running_set import RunningSet
+from slotdeck.engine.core.running_set import RunningSet, ShrinkPlan
 from slotdeck.engine.core.step import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from slotdeck.engine.core.waiting import WaitingQueue
 from slotdeck.engine.settings import LiveSettings
@@ -119,18 +119,50 @@ class Scheduler:
         if not self.running_set.num_taken:
             self.policy = policy  # nothing runs: an idle engine does not keep the old mode until somebody asks
 
-    def resize(self, num_blocks: int, now: float) -> tuple[dict[int, int], list[Event]]:
-        """Change the size of the pool between two steps; gives the block moves that the tensors must follow, in order.
+    def plan_shrink(self, num_blocks: int, preferred: Mapping[int, int] | None = None) -> ShrinkPlan:
+        """What :meth:`resize` to fewer blocks would do now; see :meth:`RunningSet.plan_shrink`. Changes nothing."""
+        return self.running_set.plan_shrink(num_blocks, preferred)
+
+    def blocks_to_keep(self, plan: ShrinkPlan | None = None) -> dict[int, int]:
+        """Where each block of a resized pool takes its content from: new block id to present block id.
+
+        ``plan`` belongs to a shrink; a larger pool keeps all content in its place.
+        """
+        kept = self.pool.blocks_with_content()
+        if plan is None:
+            return {block_id: block_id for block_id in kept}
+        below = {block_id: block_id for block_id in kept if block_id < plan.num_blocks}
+        return below | {destination: source for source, destination in plan.moves.items()}
+
+    def resize(
+        self, num_blocks: int, now: float, settings: LiveSettings | None = None, plan: ShrinkPlan | None = None
+    ) -> tuple[dict[int, int], list[Event]]:
+        """Change the size of the pool between two steps; gives the block moves that the tensors must follow.
 
         Shrinking gives up cached prefixes, preempts the newest as far as needed, and moves what is left below the new
-        end. Raises SettingsError and changes nothing when :func:`check_pool_size` does.
+        end. ``settings`` come into force with it; ``plan`` is that of :meth:`plan_shrink`, made since anything last
+        changed. Raises SettingsError, and changes nothing, when the pool cannot honour settings or accepted requests.
         """
         assert not self._in_step, "a step is running"
-        check_pool_size(num_blocks, self.settings, self.requests())
-        if num_blocks >= self.pool.num_blocks:
+        settings = settings or self.settings
+        grows = num_blocks >= self.pool.num_blocks
+        if grows:
+            check_settings(settings, num_blocks)
+        check_pool_size(num_blocks, settings, self.requests())
+        moves: dict[int, int] = {}
+        events: list[Event] = []
+        if grows:
             self.pool.grow(num_blocks)
-            return {}, []
-        return self.running_set.shrink(num_blocks, now)
+        else:
+            plan = plan or self.plan_shrink(num_blocks)
+            moves, events = plan.moves, self.running_set.shrink(plan, now)
+        if settings is not self.settings:
+            self.update(settings)
+        return moves, events
+
+    def recompute_all(self, now: float) -> list[Event]:
+        """KV in the pool and in host memory may be damaged: every admitted request is computed again."""
+        return self.running_set.lose_all(now)
 
     # -- who is where ----------------------------------------------------------------------------------------
 
@@ -148,6 +180,10 @@ class Scheduler:
     def held(self) -> list[Request]:
         """Those that have ended but whose slot their batch keeps (static mode)."""
         return self.running_set.held
+
+    def computes(self, request_id: str) -> bool:
+        """Whether the step that runs now computes this request."""
+        return request_id in self._in_step
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._by_id
@@ -230,7 +266,7 @@ class Scheduler:
         for row in plan.rows:
             row.request.failure = reason
             self._end(row.request, row.request.end_asked or State.FAILED, now, events)
-        return events + self.running_set.lose_all(now)
+        return events + self.recompute_all(now)
 
     # -- planning ---------------------------------------------------------------------------------------------
 

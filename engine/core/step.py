@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from slotdeck.engine.core.request import Request
+from slotdeck.engine.settings import BLOCK_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,15 @@ class SchedulerOutput:
     """Requests whose host copy is not needed any more; after ``swap_outs``."""
     swap_ins: tuple[Swap, ...] = ()
     """Copied back into these blocks before any row is computed."""
+
+    def blocks_written(self) -> set[int]:
+        """Ids of the blocks whose content this step changes."""
+        written = {block_id for swap in self.swap_ins for block_id in swap.block_ids}
+        for row in self.rows:
+            written.update(
+                row.request.block_ids[row.start // BLOCK_SIZE : (row.start + row.count - 1) // BLOCK_SIZE + 1]
+            )
+        return written
 
     @property
     def num_prefill_tokens(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,11 +12,10 @@ from slotdeck.engine.configuration import describe_error
 from slotdeck.engine.core.block_pool import blocks_for
 from slotdeck.engine.core.events import Event
 from slotdeck.engine.core.limits import check_pool_size, check_settings, least_blocks
-from slotdeck.engine.core.scheduler import Scheduler
-from slotdeck.engine.loop.step_runner import StepRunner
+from slotdeck.engine.core.running_set import ShrinkPlan
+from slotdeck.engine.loop.state import LoopState
 from slotdeck.engine.settings import BLOCK_SIZE, SETTINGS, LiveSettings, SettingsError
-from slotdeck.engine.telemetry.frame import Bounds, EngineInfo, LimitInfo
-from slotdeck.engine.telemetry.telemetry import Telemetry
+from slotdeck.engine.telemetry.frame import Bounds, LimitInfo
 
 log = logging.getLogger("slotdeck.engine")
 
@@ -29,49 +28,77 @@ class RevisionConflictError(RuntimeError):
         self.revision = revision
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedChange:
+    """Settings that may come into force now."""
+
+    names: tuple[str, ...]
+    settings: LiveSettings
+    num_blocks: int
+    """Blocks of the pool with them."""
+    source: str
+
+
 class LiveChanges:
-    """Whoever calls it holds the engine's lock, and for a change of ``kv_tokens`` is between two steps."""
+    """Checks and applies changes. The caller holds the lock of ``state``, which knows no step for a resized pool."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        runner: StepRunner,
-        info: EngineInfo,
-        telemetry: Telemetry,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, state: LoopState) -> None:
         self.revision = 0
-        self._scheduler, self._runner, self._info = scheduler, runner, info
-        self._telemetry, self._clock = telemetry, clock
-        telemetry.requests.on_settings(scheduler.settings, self.revision)
+        self._state = state
+        state.telemetry.requests.on_settings(state.scheduler.settings, self.revision)
 
-    def apply(self, changes: dict[str, Any], revision: int | None, source: str) -> list[Event]:
-        """Put all of ``changes`` in force or none; gives what happened to requests meanwhile.
+    def check(self, changes: dict[str, Any], revision: int | None, source: str) -> CheckedChange:
+        """Whether all of ``changes`` may be applied now. ``revision`` is the one they were decided on.
 
-        ``revision`` is the one they were decided on, ``source`` who asked. Raises SettingsError with reason and
-        maximum, RevisionConflictError when another revision is in force.
+        Raises SettingsError with reason and limit, RevisionConflictError when another revision is in force.
         """
         if revision is not None and revision != self.revision:
             raise RevisionConflictError(self.revision)
+        scheduler = self._state.scheduler
+        settings = self._validated(changes)
+        num_blocks = scheduler.pool.num_blocks
+        if settings.kv_tokens != scheduler.settings.kv_tokens:
+            num_blocks = blocks_for(settings.kv_tokens)
+            settings = settings.model_copy(update={"kv_tokens": num_blocks * BLOCK_SIZE})
+        if num_blocks < scheduler.pool.num_blocks:
+            check_pool_size(num_blocks, settings, scheduler.requests())
+        else:
+            check_settings(settings, num_blocks)
+        return CheckedChange(tuple(changes), settings, num_blocks, source)
+
+    def apply(self, change: CheckedChange, plan: ShrinkPlan | None = None) -> list[Event]:
+        """Put a change into force that was checked since anything last changed; gives what happened to requests.
+
+        ``plan`` is the scheduler's for a smaller pool. When the pool's size changes no step may be running.
+        """
+        scheduler = self._state.scheduler
+        before = scheduler.settings
         events: list[Event] = []
-        before = self._scheduler.settings
-        after = self._checked(changes)
-        if after.kv_tokens != before.kv_tokens:
-            after = self._resize_pool(before, after, events)
-        self._scheduler.update(after)
-        changed = [name for name in changes if getattr(before, name) != getattr(after, name)]
-        if changed:
-            self.revision += 1
-            self._telemetry.requests.on_settings(after, self.revision)
-        for name in changed:
-            text = f"{name} {getattr(before, name)} → {getattr(after, name)} by {source}"
-            self._telemetry.log("setting_changed", text)
-            log.info("%s", text)
+        if change.num_blocks == scheduler.pool.num_blocks:
+            scheduler.update(change.settings)
+        else:
+            _, events = scheduler.resize(change.num_blocks, self._state.clock(), change.settings, plan)
+        self.record(change, before)
         return events
+
+    def record(self, change: CheckedChange, before: LiveSettings) -> None:
+        """A change has come into force: raise the revision and tell it."""
+        after, telemetry = change.settings, self._state.telemetry
+        changed = [name for name in change.names if getattr(before, name) != getattr(after, name)]
+        if not changed:
+            return
+        self.revision += 1
+        telemetry.requests.on_settings(after, self.revision)
+        if "kv_tokens" in changed:
+            telemetry.count_pool_resize()
+        for name in changed:
+            text = f"{name} {getattr(before, name)} → {getattr(after, name)} by {change.source}"
+            telemetry.log("setting_changed", text)
+            log.info("%s", text)
 
     def limits(self) -> LimitInfo:
         """What is in force, and what was asked for and is not yet."""
-        scheduler, settings = self._scheduler, self._scheduler.settings
+        scheduler, settings = self._state.scheduler, self._state.scheduler.settings
         mode, promise = scheduler.policy.name, scheduler.promise
         return LimitInfo(
             **settings.model_dump(exclude={"mode"}),
@@ -86,61 +113,39 @@ class LiveChanges:
 
     def _bounds(self) -> dict[str, Bounds]:
         """What model, pool and the accepted requests leave of the settings' ranges."""
-        pool = self._scheduler.pool
-        context, why = pool.num_tokens, "the KV pool holds no more; make kv_tokens larger first"
-        trained = self._info.trained_context
+        scheduler = self._state.scheduler
+        context, why = scheduler.pool.num_tokens, "the KV pool holds no more; make kv_tokens larger first"
+        trained = self._state.info.trained_context
         if trained is not None and trained <= context:
             context, why = trained, "the model was trained for no more"
         return {
-            "context": _narrowed("context", most=context, why=why),
-            "slots": _narrowed("slots", most=pool.num_blocks, why="the KV pool has no more blocks"),
+            "context": _narrowed("context", maximum=context, why=why),
+            "slots": _narrowed("slots", maximum=scheduler.pool.num_blocks, why="the KV pool has no more blocks"),
             "kv_tokens": _narrowed(
                 "kv_tokens",
-                least=least_blocks(self._scheduler.settings, self._scheduler.requests()) * BLOCK_SIZE,
+                minimum=least_blocks(scheduler.settings, scheduler.requests()) * BLOCK_SIZE,
                 why="the context, the slots and the accepted requests need as much",
             ),
         }
 
-    def _checked(self, changes: dict[str, Any]) -> LiveSettings:
+    def _validated(self, changes: dict[str, Any]) -> LiveSettings:
         for name in changes:
             if name not in SETTINGS:
                 raise SettingsError(f"{name}: unknown setting; known are {', '.join(LiveSettings.model_fields)}")
             if not SETTINGS[name].live:
                 raise SettingsError(f"{name} cannot change while the engine runs: restart with {SETTINGS[name].flag}")
-        trained = self._info.trained_context
+        trained = self._state.info.trained_context
         try:
-            settings = LiveSettings.model_validate(self._scheduler.settings.model_dump() | changes, strict=True)
+            settings = LiveSettings.model_validate(self._state.scheduler.settings.model_dump() | changes, strict=True)
         except ValidationError as error:
             raise SettingsError("; ".join(describe_error(item) for item in error.errors())) from error
         if trained is not None and settings.context > trained:
             raise SettingsError(f"context {settings.context} is more than the model was trained for: at most {trained}")
         return settings
 
-    def _resize_pool(self, before: LiveSettings, after: LiveSettings, events: list[Event]) -> LiveSettings:
-        """Grow or shrink pool and tensors. All or nothing: what can fail comes first."""
-        num_blocks, old = blocks_for(after.kv_tokens), self._scheduler.pool.num_blocks
-        after = after.model_copy(update={"kv_tokens": num_blocks * BLOCK_SIZE})
-        if num_blocks > old:
-            check_settings(after, num_blocks)
-            try:
-                self._runner.resize(num_blocks)
-            except (ValueError, MemoryError, RuntimeError) as error:
-                raise SettingsError(str(error)) from error
-            self._scheduler.resize(num_blocks, self._clock())
-        elif num_blocks < old:
-            check_pool_size(num_blocks, after, self._scheduler.requests())
-            # A smaller context or fewer slots may be what makes it possible.
-            self._scheduler.update(after.model_copy(update={"kv_tokens": before.kv_tokens}))
-            moves, happened = self._scheduler.resize(num_blocks, self._clock())
-            events += happened
-            self._runner.move(list(moves.items()))
-            self._runner.resize(num_blocks)
-        self._telemetry.count_pool_resize()
-        return after
 
-
-def _narrowed(name: str, *, why: str, least: int | None = None, most: int | None = None) -> Bounds:
+def _narrowed(name: str, *, why: str, minimum: int | None = None, maximum: int | None = None) -> Bounds:
     """The range of a setting, cut at one of its ends; ``why`` holds only if that is the narrower one."""
     low, high = int(SETTINGS[name].minimum or 0), int(SETTINGS[name].maximum or 0)
-    narrower = (least is not None and least > low) or (most is not None and most < high)
-    return Bounds(least=max(low, least or low), most=min(high, most or high), why=why if narrower else "")
+    narrower = (minimum is not None and minimum > low) or (maximum is not None and maximum < high)
+    return Bounds(least=max(low, minimum or low), most=min(high, maximum or high), why=why if narrower else "")

@@ -33,14 +33,21 @@ Deliver = Callable[[list[Output]], None]
 
 
 def outputs_of(
-    plan: SchedulerOutput, result: ModelRunnerOutput, before: dict[str, int], events: list[Event], now: float
+    scheduler_output: SchedulerOutput,
+    result: ModelRunnerOutput,
+    before: dict[str, int],
+    events: list[Event],
+    now: float,
 ) -> list[Output]:
-    """Of a committed step. ``before``: output tokens per sampling request ahead of it; ``now``: the step's end."""
+    """The outputs of a committed step, which ended at ``now``.
+
+    ``before``: tokens (prompt and output) that each sampling request had ahead of the step.
+    """
     ends = {event.request.id: end for event in events if (end := end_of(event)) is not None}
     outputs = []
-    for row in plan.rows:
+    for row in scheduler_output.rows:
         request = row.request
-        tokens = request.output_token_ids[before[request.id] :] if row.samples else []
+        tokens = request.token_ids[before[request.id] :] if row.samples else []
         logprobs = [result.logprobs[request.id]] if tokens and request.id in result.logprobs else []
         if request.id in ends:
             outputs.append(replace(ends[request.id], token_ids=tokens, logprobs=logprobs))

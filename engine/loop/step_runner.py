@@ -2,26 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from slotdeck.engine.core.step import ModelRunnerOutput, SchedulerOutput
 
 
 class StepRunner(Protocol):
-    """What computes plans and holds the tensors; ``slotdeck.engine.model.runner.Runner``, or a model-free one in tests.
+    """Computes steps and holds the tensors of the KV pool: ``slotdeck.engine.model.runner.Runner``, or a stub in tests.
 
-    Called by the loop's thread only, between steps but for ``run``.
+    Called by the loop's thread only, between steps except for ``run``; the exceptions say so.
     """
 
     @property
-    def block_bytes(self) -> int: ...
+    def block_bytes(self) -> int:
+        """Bytes of one block of the pool."""
+        ...
 
-    def run(self, plan: SchedulerOutput) -> ModelRunnerOutput: ...
+    def run(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput: ...
 
-    def resize(self, num_blocks: int) -> None: ...
+    def allocate_pool(self, num_blocks: int) -> Any:
+        """New tensors for a pool of that size, beside those in use; ``None`` if memory cannot hold both.
 
-    def move(self, pairs: Sequence[tuple[int, int]]) -> None: ...
+        Called in a thread of its own while steps run. Raises ValueError, MemoryError or RuntimeError when the pool
+        cannot have that size at all.
+        """
+        ...
+
+    def copy_blocks(self, pool: Any, sources: Mapping[int, int]) -> None:
+        """Copy blocks of the pool in use into ``pool``: new block id to the id of the block that it takes over."""
+        ...
+
+    def use_pool(self, pool: Any) -> Any:
+        """Compute with ``pool`` from the next step on. Cannot fail. Gives the tensors used so far."""
+        ...
+
+    def free_pool(self, pool: Any) -> None:
+        """Give the memory of a pool that is not in use back to the machine. Called in a thread of its own."""
+        ...
+
+    def resize(self, num_blocks: int, on_progress: Callable[[], None] = lambda: None) -> None:
+        """Change the size of the pool in use, tensor by tensor, for machines that cannot hold both sizes at once.
+
+        ``on_progress`` is called after each tensor. Raises like ``allocate_pool`` and keeps the old size then.
+        """
+        ...
+
+    def move(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy blocks within the pool in use, (source, destination) each."""
+        ...
 
     def forget_swapped(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Notices a step that does not return. Nothing can end it from outside, but everybody can be told."""
+"""Notices a turn of the loop that does not end. Nothing can end it from outside, but everybody can be told."""
 
 from __future__ import annotations
 
@@ -8,26 +8,24 @@ import threading
 import traceback
 from collections.abc import Callable
 
+from slotdeck.engine.loop.state import LoopState
+
 log = logging.getLogger("slotdeck.engine")
 
 
 class Watchdog:
-    """Asks ``step_started`` (monotonic seconds, or ``None`` between steps) until ``stopping`` is set."""
+    """Watches the turns of a loop in a thread of its own until the loop is told to stop."""
 
-    def __init__(
-        self, step_started: Callable[[], float | None], clock: Callable[[], float], stopping: threading.Event
-    ) -> None:
-        self._step_started, self._clock, self._stopping = step_started, clock, stopping
+    def __init__(self, state: LoopState) -> None:
+        self._state = state
 
-    def watch(self, timeout: float, on_wedged: Callable[[str], None]) -> None:
-        """Start watching in a thread: a step longer than ``timeout`` seconds logs all stacks and is told once."""
-        threading.Thread(target=self._run, args=(timeout, on_wedged), name="engine-watchdog", daemon=True).start()
+    def watch(self, on_wedged: Callable[[str], None]) -> None:
+        """Start watching. When a turn makes no progress in time, log all stacks and call ``on_wedged`` once."""
+        threading.Thread(target=self._run, args=(on_wedged,), name="engine-watchdog", daemon=True).start()
 
-    def _run(self, timeout: float, on_wedged: Callable[[str], None]) -> None:
-        while not self._stopping.wait(timeout=min(1.0, timeout / 4)):
-            started = self._step_started()
-            if started is not None and self._clock() - started > timeout:
-                reason = f"a step has not returned for {timeout:.0f} s"
+    def _run(self, on_wedged: Callable[[str], None]) -> None:
+        while not self._state.stopping.wait(timeout=min(1.0, self._state.step_timeout / 4)):
+            if (reason := self._state.wedged()) is not None:
                 # Through the log, which never waits for its reader; faulthandler would write to stderr itself.
                 log.critical("%s; stacks of all threads follow\n%s", reason, _stacks())
                 on_wedged(reason)

@@ -7,7 +7,7 @@ gathered one head after another, are already the matrices that attention multipl
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -160,8 +160,28 @@ class KVStore:
         for view in self.blocks():
             view.index_copy_(0, targets, view.index_select(0, sources))
 
-    def resize(self, num_blocks: int) -> None:
+    def copy_from(self, other: KVStore, sources: Mapping[int, int]) -> None:
+        """Copy whole blocks of another store of the same type: block id here to block id there.
+
+        Raises ValueError for an id outside its store; then nothing was copied.
+        """
+        if not sources:
+            return
+        targets, rows = self.rows_of(list(sources)), other.rows_of(list(sources.values()))
+        for view, there in zip(self.blocks(), other.blocks(), strict=True):
+            view.index_copy_(0, targets, there.index_select(0, rows))
+
+    def free(self) -> None:
+        """Let go of all tensors, one by one, and give their memory back to the machine. The store is of no use then."""
+        self._drop_views()
+        for tensors in (self.keys, self.values, self.key_scales, self.value_scales):
+            while tensors:
+                tensors.pop()
+        give_memory_back(self.device)
+
+    def resize(self, num_blocks: int, on_progress: Callable[[], None] = lambda: None) -> None:
         """Grow or shrink to ``num_blocks`` >= 1, tensor by tensor; blocks below both sizes keep what they hold.
+        ``on_progress`` is called after each tensor.
 
         When memory runs out on the way, the old size is restored (blocks that were to go are zeros then) and the error
         raised. Memory set free goes back to the machine.
@@ -173,6 +193,7 @@ class KVStore:
             for tensors in groups:
                 for index in range(len(tensors)):
                     tensors[index] = _resized(tensors[index], num_blocks, self.device)
+                    on_progress()
             self.num_blocks = num_blocks
         except BaseException:
             for tensors in groups:

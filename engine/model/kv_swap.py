@@ -21,6 +21,10 @@ class HostCopies:
         self._store = store
         self._copies: dict[str, torch.Tensor] = {}
 
+    def use(self, store: KVStore) -> None:
+        """Copy from and to ``store`` from now on. It has another number of blocks, and blocks of the same size."""
+        self._store = store
+
     @property
     def bytes_held(self) -> int:
         """Bytes of host memory, scales included."""

@@ -6,8 +6,12 @@ leaves nothing of it in the pool.
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -20,10 +24,7 @@ from slotdeck.engine.core.step import ModelRunnerOutput, ScheduledRequest, Sched
 from slotdeck.engine.model.attention_backend import Span, sort_key
 from slotdeck.engine.model.errors import ModelError, human_bytes
 from slotdeck.engine.model.hardware import available_memory, physical_cores
-from slotdeck.engine.model.kv_store import (
-    KV_DTYPES,
-    give_memory_back,
-)
+from slotdeck.engine.model.kv_store import KV_DTYPES, KVStore, give_memory_back
 from slotdeck.engine.model.kv_swap import HostCopies
 from slotdeck.engine.model.load import LoadedModel
 from slotdeck.engine.model.sampling import NOT_FINITE, inverse_temperature, plainly_drawn, plainly_greedy, sample
@@ -41,6 +42,10 @@ class _Wanted:
     """The decoder draws it."""
     logits: list[ScheduledRequest] = field(default_factory=list)
     """``sample`` finds it from the logits."""
+
+
+BOTH_POOLS_SHARE = 0.9
+"""Part of the available memory that a second pool may take while the first is still in use."""
 
 
 class Runner:
@@ -99,8 +104,43 @@ class Runner:
         """Forget all host copies: after a step that failed, everything is computed again."""
         self._host_copies.forget()
 
-    def resize(self, num_blocks: int) -> None:
-        """Grow or shrink the pool; blocks below both sizes keep what they hold, and memory set free is given back.
+    def allocate_pool(self, num_blocks: int) -> KVStore | None:
+        """A pool of zeros of that size beside the one in use; ``None`` when memory cannot hold both (:meth:`resize`).
+
+        May be called in any thread while steps run. Raises ModelError when memory cannot hold that size at all.
+        """
+        if num_blocks < 1:
+            raise ModelError(f"a KV pool needs at least one block of {BLOCK_SIZE} tokens, not {num_blocks}")
+        give_memory_back(self.device)  # what the allocator keeps for later must not look taken
+        if num_blocks > self.num_blocks:
+            self._refuse_unless_fits(num_blocks, self.num_blocks)
+        if num_blocks * self.block_bytes > BOTH_POOLS_SHARE * available_memory(self.device):
+            return None
+        try:
+            with _background(), torch.inference_mode():
+                return self._decoder.allocate_kv(num_blocks, KV_DTYPES[self.kv_dtype])
+        except (RuntimeError, MemoryError):
+            return None
+
+    def copy_blocks(self, pool: KVStore, sources: Mapping[int, int]) -> None:
+        """Copy blocks of the pool in use into ``pool``: its block id to the id of the block that it takes over."""
+        with torch.inference_mode():
+            pool.copy_from(self._store, sources)
+
+    def use_pool(self, pool: KVStore) -> KVStore:
+        """Compute with ``pool`` from the next step on; gives the pool used so far. Host copies stay valid."""
+        before, self._store = self._store, pool
+        self._host_copies.use(pool)
+        return before
+
+    def free_pool(self, pool: KVStore) -> None:
+        """Give the memory of a pool that is not in use back to the machine."""
+        with _background():
+            pool.free()
+
+    def resize(self, num_blocks: int, on_progress: Callable[[], None] = lambda: None) -> None:
+        """Grow or shrink the pool in place; blocks below both sizes keep what they hold, and memory set free is given
+        back. ``on_progress`` is called after each tensor.
 
         At the peak it takes the larger of both sizes and one layer. Raises ModelError, and keeps the old size, when
         that does not fit into memory.
@@ -113,7 +153,7 @@ class Runner:
             self._refuse_unless_fits(num_blocks, before)
         try:
             with torch.inference_mode():
-                self._store.resize(num_blocks)
+                self._store.resize(num_blocks, on_progress)
         except (RuntimeError, MemoryError) as error:
             raise ModelError(
                 f"memory ran out on the way to a KV pool of {num_blocks * BLOCK_SIZE} tokens; it keeps its"
@@ -143,20 +183,20 @@ class Runner:
             f" At most {fits} tokens fit: lower --kv-tokens, --slots or --context."
         )
 
-    def run(self, plan: SchedulerOutput) -> ModelRunnerOutput:
-        """Swap out, forget, swap in, then compute all rows of a plan and write their K and V.
+    def run(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+        """Swap out, forget, swap in, then compute all requests of a step and write their K and V.
 
         The result holds a token for each sampling row that succeeded, and a reason for each row (sampling or not) that
-        failed. Raises ValueError when the plan does not fit the pool or the host copies, and what torch raises when the
+        failed. Raises ValueError when the step does not fit the pool or the host copies, and what torch raises when the
         step fails; then :meth:`forget_swapped` frees what was swapped out.
         """
         self.swapped_out = self.swapped_in = 0
-        if plan.swap_outs or plan.swap_drops or plan.swap_ins:
+        if scheduler_output.swap_outs or scheduler_output.swap_drops or scheduler_output.swap_ins:
             with torch.inference_mode():
-                self._swap(plan)
+                self._swap(scheduler_output)
         result = ModelRunnerOutput()
         rows = []
-        for row in plan.rows:
+        for row in scheduler_output.rows:
             reason = self._refusal(row)
             if reason is None:
                 rows.append(row)
@@ -167,12 +207,12 @@ class Runner:
                 self._compute(rows, result)
         return result
 
-    def _swap(self, plan: SchedulerOutput) -> None:
-        for swap in plan.swap_outs:
+    def _swap(self, scheduler_output: SchedulerOutput) -> None:
+        for swap in scheduler_output.swap_outs:
             self.swapped_out += self._host_copies.swap_out(swap)
-        for request_id in plan.swap_drops:
+        for request_id in scheduler_output.swap_drops:
             self._host_copies.drop(request_id)
-        for swap in plan.swap_ins:
+        for swap in scheduler_output.swap_ins:
             self.swapped_in += self._host_copies.swap_in(swap)
 
     def _refusal(self, row: ScheduledRequest) -> str | None:
@@ -284,6 +324,20 @@ class Runner:
 
     def _clear(self, slot_mapping: Sequence[int]) -> None:
         self._store.clear(self._store.token_rows(torch.tensor(slot_mapping, device=self.device)))
+
+
+@contextmanager
+def _background() -> Iterator[None]:
+    """The calling thread gives way to those that compute steps, where the system has a priority for each thread."""
+    if not sys.platform.startswith("linux"):
+        yield
+        return
+    thread = threading.get_native_id()
+    try:
+        os.setpriority(os.PRIO_PROCESS, thread, 19)
+    except OSError:  # some sandboxes forbid it
+        pass
+    yield
 
 
 def _draw(request: Request, row: int) -> Draw:

@@ -75,26 +75,55 @@ def take_snapshot(scheduler: Scheduler, pace: Pace, token_bytes: tuple[int, int]
     )
 
 
-def estimates(scheduler: Scheduler, pace: Pace) -> list[float | None]:
-    """Of the first waiting requests, in queue order; see :func:`slotdeck.engine.telemetry.estimate.wait_estimates`.
+@dataclass(frozen=True, slots=True)
+class QueueLoad:
+    """What an estimate of waits needs of the scheduler."""
 
-    ``None`` where it is not slots that they wait for: nobody enters beside a preempted request, and with a slot free it
-    is the pool that has no room. When it will have some, the pace of requests does not tell.
-    """
+    running: tuple[Running, ...]
+    """Requests that hold a slot and have not ended."""
+    waiting: int
+    slots: int
+    whole_batches: bool
+    waits_for_slots: bool
+    """Whether the queue waits for slots. With a slot free, or beside a preempted request, it waits for room in the
+    pool, and the pace of requests does not tell when there will be some."""
+
+
+def queue_load(scheduler: Scheduler) -> QueueLoad:
+    """Copied under the engine's lock."""
     slots = scheduler.policy.slots(scheduler.settings.slots)
-    waiting = min(len(scheduler.waiting), WAITING_SHOWN)
     whole_batches = scheduler.policy.holds_slots
-    if scheduler.preempted or (len(scheduler.admitted()) < slots and not whole_batches):
-        return [None] * waiting
-    running = [
-        Running(
-            prefill_left=request.num_tokens - request.num_computed_tokens,
-            output=request.num_output_tokens,
-            most_output=request.sampling.max_tokens,
-        )
-        for request in (*scheduler.running, *scheduler.preempted)
-    ]
-    return wait_estimates(running, waiting, slots, pace, whole_batches=whole_batches)
+    slot_is_free = len(scheduler.admitted()) < slots and not whole_batches
+    return QueueLoad(
+        running=tuple(
+            Running(
+                prefill_left=request.num_tokens - request.num_computed_tokens,
+                output=request.num_output_tokens,
+                most_output=request.sampling.max_tokens,
+            )
+            for request in (*scheduler.running, *scheduler.preempted)
+        ),
+        waiting=len(scheduler.waiting),
+        slots=slots,
+        whole_batches=whole_batches,
+        waits_for_slots=not scheduler.preempted and not slot_is_free,
+    )
+
+
+def estimate_waits(load: QueueLoad, count: int, pace: Pace) -> list[float | None]:
+    """Seconds until each of the first ``count`` waiting requests likely gets a slot, in queue order.
+
+    ``None`` where that is unknown; see :func:`slotdeck.engine.telemetry.estimate.wait_estimates`.
+    """
+    if not load.waits_for_slots:
+        return [None] * count
+    return wait_estimates(load.running, count, load.slots, pace, whole_batches=load.whole_batches)
+
+
+def estimates(scheduler: Scheduler, pace: Pace) -> list[float | None]:
+    """Of the waiting requests that a frame shows; see :func:`estimate_waits`."""
+    load = queue_load(scheduler)
+    return estimate_waits(load, min(load.waiting, WAITING_SHOWN), pace)
 
 
 def build_frame(

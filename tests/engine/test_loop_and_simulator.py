@@ -62,11 +62,13 @@ class Stage(Simulator, NoTensors):
         assert self.done.wait(60), "the loop did not serve all"
         self.loop.stop()
 
-    def run(self, plan: SchedulerOutput) -> ModelRunnerOutput:  # type: ignore[override]
-        end = self.now + self.times.draw(work_of(plan))
+    def run(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:  # type: ignore[override]
+        end = self.now + self.times.draw(work_of(scheduler_output))
         self.receive(end)
         self.now = end
-        return ModelRunnerOutput({row.request.id: self.token_of(row.request) for row in plan.rows if row.samples})
+        return ModelRunnerOutput(
+            {row.request.id: self.token_of(row.request) for row in scheduler_output.rows if row.samples}
+        )
 
     def deliver(self, outputs: list[Output]) -> None:
         for output in outputs:

@@ -57,10 +57,8 @@ def test_con_16_three_faults_in_a_row_stop_the_engine_and_everybody_is_told() ->
 
 
 def test_con_16_a_wedged_step_is_noticed_and_told() -> None:
-    bench = Bench()
-    bench.loop.step_timeout = 0.2
     wedged = threading.Event()
-    bench.loop.on_wedged = lambda reason: wedged.set()
+    bench = Bench(step_timeout=0.2, on_wedged=lambda reason: wedged.set())
     bench.runner.allow(0)
     bench.loop.start()
     bench.submit("a")
@@ -87,10 +85,10 @@ def test_con_16_a_fault_of_the_loop_itself_is_told_to_everybody(where: str, monk
         raise KeyError("injected")
 
     if where == "result":
-        monkeypatch.setattr(bench.runner, "run", lambda plan: ModelRunnerOutput())
+        monkeypatch.setattr(bench.runner, "run", lambda scheduler_output: ModelRunnerOutput())
         bench.release()
     else:
-        monkeypatch.setattr(bench.loop._scheduler, where, broken)
+        monkeypatch.setattr(bench.loop._state.scheduler, where, broken)
         bench.release()
     bench.wait_for_end(*"abc")
     health, reason = bench.loop.health()
@@ -100,18 +98,6 @@ def test_con_16_a_fault_of_the_loop_itself_is_told_to_everybody(where: str, monk
         bench.submit("d")
     with pytest.raises(SettingsError):
         bench.loop.change({"kv_tokens": 1024}, revision=None, source="test")
-
-
-def test_a_fault_while_the_pool_grows_changes_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def out_of_memory(_num_blocks: int) -> None:
-        raise MemoryError("no memory for the pool")
-
-    monkeypatch.setattr(bench.runner, "resize", out_of_memory)
-    with pytest.raises(SettingsError, match="no memory for the pool"):
-        bench.loop.change({"kv_tokens": 1024}, revision=None, source="test")
-    bench.submit("a")
-    bench.wait_for_end("a")
-    assert bench.loop.pool_tokens == 512
 
 
 def test_a_failed_step_forgets_host_copies_and_cached_prefixes(bench: Bench) -> None:

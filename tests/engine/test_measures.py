@@ -25,8 +25,8 @@ class SlowRunner(StubRunner):
         super().__init__()
         self.now, self.seconds = 100.0, seconds
 
-    def run(self, plan: SchedulerOutput) -> ModelRunnerOutput:
-        result = super().run(plan)
+    def run(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+        result = super().run(scheduler_output)
         self.now += self.seconds
         return result
 

@@ -48,10 +48,10 @@ class Script(NoTensors):
         self._tokens = itertools.cycle(token_ids)
         self.pace = STEP_SECONDS
 
-    def run(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+    def run(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         time.sleep(self.pace)
         result = ModelRunnerOutput()
-        for row in plan.rows:
+        for row in scheduler_output.rows:
             if row.samples:
                 result.tokens[row.request.id] = next(self._tokens)
         return result
@@ -144,7 +144,7 @@ def main() -> None:
 
 
 def _round(url: str, server: threading.Thread, loop: EngineLoop) -> tuple[float, float]:
-    clocks = [time.pthread_getcpuclockid(thread.ident or 0) for thread in (server, loop._thread)]
+    clocks = [time.pthread_getcpuclockid(thread.ident or 0) for thread in (server, loop._steps.thread)]
     before = [time.clock_gettime(clock) for clock in clocks]
     subprocess.run([sys.executable, "-m", "tests.peers.http_cost", "--clients", url], check=True)
     after = [time.clock_gettime(clock) for clock in clocks]

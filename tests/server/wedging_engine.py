@@ -18,10 +18,10 @@ WEDGE = Path(sys.argv.pop())
 
 
 class WedgingRunner(Runner):
-    def run(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+    def run(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         if WEDGE.exists():
             threading.Event().wait()
-        return super().run(plan)
+        return super().run(scheduler_output)
 
 
 if __name__ == "__main__":

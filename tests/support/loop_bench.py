@@ -31,7 +31,7 @@ class StubRunner(NoTensors):
         """How many of the next steps raise."""
         self.bad: set[str] = set()
 
-    def run(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+    def run(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         with self._changed:
             self._begun += 1
             self._changed.notify_all()
@@ -41,7 +41,7 @@ class StubRunner(NoTensors):
             self.faults -= 1
             raise RuntimeError("injected fault")
         result = ModelRunnerOutput()
-        for row in plan.rows:
+        for row in scheduler_output.rows:
             if row.request.id in self.bad:
                 result.failures[row.request.id] = "NaN logits"
             elif row.samples:
@@ -84,17 +84,24 @@ class Client:
 
 
 class Bench:
-    def __init__(self, **settings: Any) -> None:
-        self.runner, self.client = StubRunner(), Client()
+    def __init__(
+        self,
+        step_timeout: float = PATIENCE,
+        on_wedged: Callable[[str], None] | None = None,
+        runner: StubRunner | None = None,
+        **settings: Any,
+    ) -> None:
+        self.runner, self.client = runner or StubRunner(), Client()
         values: dict[str, Any] = {"slots": 2, "context": 256, "queue": 4, "budget": 16, "kv_tokens": 512} | settings
         self.loop = EngineLoop(
             runner=self.runner,
             settings=LiveSettings(**values),
-            num_blocks=32,
+            num_blocks=values["kv_tokens"] // 16,
             deliver=self.client.deliver,
             info=EngineInfo(trained_context=400),
             bytes_per_token=100,
-            step_timeout=PATIENCE,
+            step_timeout=step_timeout,
+            on_wedged=on_wedged,
         )
 
     def submit(self, name: str, prompt: int = 8, output: int = 5) -> None:

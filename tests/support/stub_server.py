@@ -50,11 +50,11 @@ class ScriptRunner(NoTensors):
         """The sampling parameters of these prompts."""
         self._answers: dict[str, Iterator[int]] = {}
 
-    def run(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+    def run(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         self.gate.wait()
         time.sleep(self.pace)
         result = ModelRunnerOutput()
-        for row in plan.rows:
+        for row in scheduler_output.rows:
             request = row.request
             if request.id not in self._answers:
                 self._answers[request.id] = self._answer(request)
@@ -134,7 +134,7 @@ class RunningServer:
         finally:
             self._ready.set()
             self.runner.gate.set()
-            if self.engine._thread.ident is not None:
+            if self.engine._steps.thread.ident is not None:
                 self.engine.stop()
 
     def ended(self, timeout: float = 20) -> bool:
