@@ -81,7 +81,7 @@ class Gaps(list[float]):
         self.read_free = self.read_locked = 0
 
     def _note(self) -> None:
-        if self.bench.loop._lock.locked():
+        if self.bench.loop._state.lock.locked():
             self.read_locked += 1
         else:
             self.read_free += 1
@@ -108,7 +108,7 @@ def test_a_frame_reads_the_gaps_of_a_long_answer_without_the_lock() -> None:
     try:
         bench.submit("a", output=200)
         bench.steps(2)
-        (request,) = bench.loop._scheduler.running
+        (request,) = bench.loop._state.scheduler.running
         assert request.state is State.RUNNING
         gaps = request.gaps = Gaps([0.1] * 3900 + [0.5] * 400, bench)
         frame, _ = bench.loop.frame(1, 0)
