@@ -178,3 +178,161 @@ def test_very_many_chunks_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
 )  # fmt: skip
 def test_the_sentence(detail: RequestDetail, text: str) -> None:
     assert describe(detail) == text
+
+
+def test_steps_of_many_chunks_are_added_up_in_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_log, "MAX_CHUNKS", 2)
+    run = Run(slots=3, budget=16)
+    run.submit("w", prompt=4, output=40)
+    run.step()
+    run.submit("a", prompt=90, output=2)
+    run.submit("b", prompt=60, output=2)
+    run.finish()
+    first, rest = run.detail("a").chunks
+    assert first.steps == 1
+    assert first.seconds == pytest.approx(DECODE + 16 * PER_PREFILL_TOKEN)
+    assert first.tokens + rest.tokens == 90
+    assert first.tokens + first.others == 16
+    assert rest.steps > 1
+    assert rest.streams == 1 == first.streams, "only w writes meanwhile"
+    others = sum(chunk.tokens for chunk in run.detail("b").chunks)
+    assert others == 60
+    assert 0 < rest.others <= 60
+    assert rest.seconds == pytest.approx(rest.steps * DECODE + (rest.tokens + rest.others) * PER_PREFILL_TOKEN)
+
+
+def test_facts_of_a_request_that_still_runs() -> None:
+    run = Run(slots=1)
+    run.submit("a", prompt=40, output=10)
+    run.now += 0.5
+    run.step()
+    detail = run.detail("a")
+    assert (detail.state, detail.slot, detail.user) == ("prefill", 0, "user-a")
+    assert (detail.prompt_tokens, detail.output_tokens, detail.max_tokens, detail.cached_tokens) == (40, 0, 10, 0)
+    assert (detail.intake, detail.queue_wait) == (pytest.approx(0.002), pytest.approx(0.5))
+    assert (detail.prefill, detail.ttft, detail.finish_reason, detail.failure) == (None, None, None, None)
+    assert detail.age == pytest.approx(run.now - 100.0 + 0.002)
+    assert detail.arrived == pytest.approx(1_000_100.0 - 0.002), "the wall clock of its arrival"
+    assert (detail.busy, detail.ahead, detail.freed_by) == (0, 0, None)
+    run.step(4)
+    detail = run.detail("a")
+    assert (detail.state, detail.output_tokens) == ("decode", 3)
+    assert detail.prefill == pytest.approx(3 * DECODE + 40 * PER_PREFILL_TOKEN)
+    assert detail.ttft == pytest.approx((detail.intake or 0) + (detail.queue_wait or 0) + (detail.prefill or 0))
+    run.now += 100
+    assert run.detail("a").age == pytest.approx(run.now - 100.0 + 0.002)
+
+
+def test_facts_of_a_request_that_failed() -> None:
+    run = Run()
+    run.submit("a", prompt=4, output=10)
+    run.step(3)
+    ended = run.now
+    run.observe(run.scheduler.fail("a", "NaN logits", run.now))
+    run.now += 50
+    detail = run.detail("a")
+    assert (detail.state, detail.failure, detail.output_tokens) == ("failed", "NaN logits", 3)
+    assert detail.age == pytest.approx(ended - 100.0 + 0.002), "it does not age after its end"
+
+
+def test_who_gave_up_was_not_among_those_who_held_a_slot() -> None:
+    run = Run(slots=1)
+    run.submit("a", prompt=4, output=10)
+    run.step()
+    run.submit("b", prompt=4, output=10)
+    run.step()
+    run.observe(run.scheduler.cancel("b", run.now))
+    run.submit("c", prompt=4, output=10)
+    run.finish()
+    detail = run.detail("c")
+    assert (detail.busy, detail.ahead, detail.freed_by) == (1, 0, "user-a")
+
+
+def test_changes_are_those_between_arrival_and_end() -> None:
+    run = Run()
+    run.submit("a", prompt=4, output=3)
+    run.step()
+    run.telemetry.log("setting_changed", "slots 1 → 2 by console")
+    changed = run.now
+    run.finish()
+    run.now += 1
+    run.telemetry.log("setting_changed", "too late")
+    (change,) = run.detail("a").changes
+    assert change.at == pytest.approx(changed - 100.0 + 0.002)
+    run.telemetry.log("note", "not a setting")
+    assert len(run.detail("a").changes) == 1
+
+
+def test_the_number_of_ended_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_log, "MAX_ENDED", 3)
+    run = Run()
+    for number in range(5):
+        run.submit(f"r{number}", prompt=4, output=1)
+        run.finish()
+    assert list(run.telemetry.requests._ended) == ["r2", "r3", "r4"]
+    assert run.telemetry.requests._ended_tokens == 3
+    assert run.telemetry.requests.detail("nobody") is None
+
+
+def test_a_preempted_request_counts_its_stall_up_to_now_and_then_no_more() -> None:
+    run = Run(blocks=5, context=80)
+    run.submit("old", prompt=16, output=60)
+    run.submit("new", prompt=16, output=40)
+    while not run.scheduler.preempted:
+        run.step()
+    run.now += 7.0
+    stalled = run.detail("new").stalled or 0.0
+    assert stalled > 7.0
+    run.finish()
+    detail = run.detail("new")
+    run.now += 100.0
+    assert run.detail("new").stalled == detail.stalled
+    assert detail.stalls[0].cause == "pool_full"
+    assert detail.stalls[0].swapped is False
+    assert detail.stalls[0].at == pytest.approx(sum(chunk.seconds for chunk in detail.chunks[:1]) + 0.002, abs=2.0)
+
+
+@pytest.mark.parametrize(
+    ("detail", "text"),
+    [
+        (RequestDetail(request_id="a", state="waiting", queue_wait=3.1), "Waiting for 3.1 s, in the queue."),
+        (RequestDetail(request_id="a", state="rejected", queue_wait=0.0, busy=2, failure="shutting down"),
+         "Never started, refused after 0 ms in the queue: 2 others held slots; shutting down."),
+        (RequestDetail(request_id="a", state="decode", slot=1, queue_wait=0.0999, ttft=0.2),
+         "Nothing held it up: first token after 200 ms."),
+        (RequestDetail(request_id="a", state="decode", slot=1, queue_wait=0.1, ttft=0.2),
+         "Waited 100 ms in the queue."),
+        (RequestDetail(request_id="a", state="decode", slot=1, queue_wait=100.4, ahead=2, freed_by="bob"),
+         "Waited 100 s in the queue: 2 others went first until a request of bob ended."),
+        (RequestDetail(request_id="a", state="cancelled", slot=0, queue_wait=0.0, ttft=0.25, gaps=(0.1, 0.2)),
+         "Nothing held it up: first token after 250 ms, longest gap 200 ms."),
+        (RequestDetail(request_id="a", state="decode", prefill=0.99, ttft=1.0, chunks=(
+            PrefillChunk(at=0, seconds=1, steps=1, tokens=9, others=0, streams=1, again=False),)),
+         "Nothing held it up: first token after 1.0 s."),
+        (RequestDetail(request_id="a", state="decode", prefill=1.0, ttft=1.0, chunks=(
+            PrefillChunk(at=0, seconds=1, steps=1, tokens=1, others=0, streams=1, again=False),
+            PrefillChunk(at=5, seconds=1, steps=7, tokens=50, others=8, streams=9, again=True),)),
+         "Its 1 prompt token took 1.0 s in 1 step, shared with one other writing."),
+        (RequestDetail(request_id="a", state="decode", prefill=2.0, ttft=3.0, chunks=(
+            PrefillChunk(at=0, seconds=1, steps=2, tokens=5, others=1, streams=0, again=False),),
+            stalls=(StallInfo(at=1.0, seconds=0.5, tokens=1), StallInfo(at=3.0, seconds=9.0, tokens=1))),
+         "Its 5 prompt tokens took 2.0 s in 2 steps, shared with 1 prompt token of others, "
+         "preempted for 500 ms of it."),
+        (RequestDetail(request_id="a", state="finished", preemptions=1, stalled=0.4, stalls=(
+            StallInfo(at=1, seconds=0.4, tokens=1, swapped=True, cause="pool_shrunk"),)),
+         "Paused 400 ms because the KV pool was made smaller: preempted once, its KV copied to host memory and back."),
+        (RequestDetail(request_id="a", state="finished", preemptions=2, stalled=0.4, recomputed_tokens=1, stalls=(
+            StallInfo(at=1, seconds=0.2, tokens=1), StallInfo(at=2, seconds=0.2, tokens=1, cause="step_failed"),)),
+         "Paused 400 ms because the KV pool was full and a step failed: preempted 2 times, 1 token computed twice."),
+        (RequestDetail(request_id="a", state="decode", gap_p50=0.2, ttft=0.4, gaps=(0.2, 0.59), long_gaps=(
+            GapInfo(at=3, seconds=0.59, cause="slow_step", text="x"),)),
+         "Nothing held it up: first token after 400 ms, longest gap 590 ms."),
+        (RequestDetail(request_id="a", state="decode", gap_p50=0.2, ttft=0.4, gaps=(0.2, 0.6), long_gaps=(
+            GapInfo(at=3, seconds=0.6001, cause="slow_step", text="x"),)),
+         "Its longest gap of 600 ms came from x, 200 ms is usual."),
+        (RequestDetail(request_id="a", state="decode", failure="not yet"),
+         "Nothing held it up: it has a slot and its prompt is being read."),
+    ],
+)  # fmt: skip
+def test_the_sentence_at_its_limits(detail: RequestDetail, text: str) -> None:
+    assert describe(detail) == text
