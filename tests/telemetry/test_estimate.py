@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slotdeck.engine.telemetry.estimate import Pace, Running, wait_estimates
+from slotdeck.engine.telemetry.estimate import MAX_RETRY_AFTER, Pace, Running, retry_after, wait_estimates
 from slotdeck.engine.telemetry.frame_builder import estimates
 from tests.support.core_engine import Engine
 
@@ -45,8 +45,48 @@ def test_a_static_batch_lets_nobody_in_before_its_longest_has_ended() -> None:
     assert third == pytest.approx(4.0 + USUAL, abs=0.01)
 
 
-def test_nothing_is_claimed_before_anything_has_finished() -> None:
-    assert wait_estimates([Running(1, 0, 10)], 2, 1, Pace(None, None, None, None)) == [None, None]
+@pytest.mark.parametrize("pace", [Pace(None, None, 0.05, None), Pace(100, 200, None, 400)])
+def test_nothing_is_claimed_before_anything_has_finished(pace: Pace) -> None:
+    assert wait_estimates([Running(1, 0, 10)], 2, 1, pace) == [None, None]
+
+
+def test_a_pace_without_prefill_counts_the_output_alone() -> None:
+    pace = Pace(output=100, prompt=None, gap=0.05, prompt_per_second=None)
+    assert wait_estimates([Running(500, 40, 500)], 2, 1, pace) == pytest.approx([3.0, 8.0])
+
+
+def test_a_request_about_to_end_still_needs_one_more_token() -> None:
+    (estimate,) = wait_estimates([Running(0, 500, 500)], 1, 1, PACE)
+    assert estimate == pytest.approx(0.05)
+
+
+def test_the_most_that_a_request_may_write_bounds_what_it_usually_writes() -> None:
+    (estimate,) = wait_estimates([Running(0, 10, 30)], 1, 1, PACE)
+    assert estimate == pytest.approx(20 * 0.05)
+
+
+def test_many_running_end_in_the_order_of_what_is_left_to_them() -> None:
+    running = [Running(0, output, 500) for output in (10, 20, 90, 50, 80, 30)]
+    found = wait_estimates(running, 3, 6, PACE)
+    assert found == pytest.approx([10 * 0.05, 20 * 0.05, 50 * 0.05])
+
+
+def test_free_slots_are_there_at_once_and_for_one_each() -> None:
+    assert wait_estimates([Running(0, 80, 500)], 3, 2, PACE) == pytest.approx([0.0, 1.0, USUAL])
+    assert wait_estimates([], 2, 1, PACE) == pytest.approx([0.0, USUAL])
+
+
+def test_a_batch_that_has_ended_lets_a_whole_one_in() -> None:
+    assert wait_estimates([], 3, 2, PACE, whole_batches=True) == pytest.approx([0.0, 0.0, USUAL])
+
+
+@pytest.mark.parametrize(
+    ("wait", "seconds"),
+    [(None, 1), (0.0, 1), (0.4, 1), (1.6, 2), (7.2, 7), (1e6, MAX_RETRY_AFTER)],
+)
+def test_retry_after_is_the_wait_in_whole_seconds_within_bounds(wait: float | None, seconds: int) -> None:
+    assert retry_after(wait, 0) == seconds
+    assert retry_after(wait, 3) == seconds + 3
 
 
 def test_who_waits_for_the_pool_is_promised_nothing() -> None:

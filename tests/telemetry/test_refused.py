@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from slotdeck.engine.telemetry.refused import QUIET_SECONDS
+import pytest
+
+from slotdeck.engine.telemetry import refused
+from slotdeck.engine.telemetry.refused import QUIET_SECONDS, RefusedClients
 from slotdeck.engine.telemetry.telemetry import Telemetry
 
 REASON = "'temperature' must be a number between 0 and 2"
@@ -39,3 +42,33 @@ def test_the_first_is_said_at_once_and_the_rest_once_a_minute_for_each_client() 
     assert said == [("invalid", f"phone: 12 requests refused as invalid, the last: {REASON}")]
     clock.now += 10 * QUIET_SECONDS
     assert told(telemetry, cursor)[0] == []
+
+
+def test_one_client_in_its_quiet_minute_does_not_silence_another() -> None:
+    clock = Clock()
+    telemetry = Telemetry(clock, clock)
+    telemetry.count_invalid("phone", REASON)
+    _, cursor = told(telemetry, 0)
+    clock.now += 30
+    telemetry.count_invalid("phone", REASON)
+    telemetry.count_invalid("laptop", REASON)
+    said, cursor = told(telemetry, cursor)
+    assert [text.split(":")[0] for _, text in said] == ["laptop"]
+    clock.now += 30
+    assert [text.split(":")[0] for _, text in told(telemetry, cursor)[0]] == ["phone"]
+
+
+def test_clients_beyond_those_told_apart_are_only_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refused, "MAX_CLIENTS", 2)
+    clock = Clock()
+    clients = RefusedClients(clock)
+    for user in ("a", "b", "c", "a"):
+        clients.add(user, REASON)
+    assert [(user, text.split(":")[1].strip()) for user, text in clients.due()] == [
+        ("a", "2 requests refused as invalid, the last"), ("b", "a request refused as invalid"),
+    ]  # fmt: skip
+    clock.now += QUIET_SECONDS
+    assert clients.due() == []
+    assert clients._clients == {}, "who has been quiet is forgotten"
+    clients.add("c", REASON)
+    assert [user for user, _ in clients.due()] == ["c"]

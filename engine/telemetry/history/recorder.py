@@ -134,7 +134,7 @@ class Recorder:
             return
         try:
             boot_id = frames[-1].boot_id
-            await self._writer.insert(frames, events, [_record(event, wall, boot_id) for event, wall in ended])
+            await self._writer.insert(frames, events, [record_of(event, wall, boot_id) for event, wall in ended])
         except FAILURES as error:
             await self._failed(error)
 
@@ -191,7 +191,7 @@ def thinned(events: Iterable[FrameEvent], now: float, missed: int = 0) -> tuple[
     return tuple(kept)
 
 
-def _record(event: Event, wall: float, boot_id: str) -> RequestRecord:
+def record_of(event: Event, wall: float, boot_id: str) -> RequestRecord:
     request, timeline = event.request, event.request.timeline
     itl_p50, itl_p95, itl_max = percentiles(request.gaps, 50, 95, 100)
     return RequestRecord(
