@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from slotdeck.engine.core.request import State
 from slotdeck.engine.telemetry import telemetry as telemetry_module
+from slotdeck.engine.telemetry.frame import EngineInfo, HostInfo, LimitInfo
+from slotdeck.engine.telemetry.frame_builder import build_frame, take_snapshot
 from slotdeck.engine.telemetry.requests import log as log_module
-from tests.support.loop_bench import Bench
 from tests.support.observed_run import Run
 
 
@@ -73,50 +73,39 @@ def test_percentiles_of_the_windows_are_computed_while_the_engine_goes_on(monkey
 
 
 class Gaps(list[float]):
-    """Notes whether the engine's lock is held when more than a screenful of gaps is read."""
+    """Counts how often more than a screenful of gaps is read."""
 
-    def __init__(self, values: list[float], bench: Bench) -> None:
-        super().__init__(values)
-        self.bench = bench
-        self.read_free = self.read_locked = 0
-
-    def _note(self) -> None:
-        if self.bench.loop._state.lock.locked():
-            self.read_locked += 1
-        else:
-            self.read_free += 1
+    read = 0
 
     def __getitem__(self, index: Any) -> Any:
         found = super().__getitem__(index)
-        if isinstance(index, slice) and len(found) > 100:
-            self._note()
+        self.read += isinstance(index, slice) and len(found) > 100
         return found
 
     def copy(self) -> list[float]:
-        self._note()
+        self.read += 1
         return super().copy()
 
     def __iter__(self) -> Any:
-        self._note()
+        self.read += 1
         return super().__iter__()
 
 
-def test_a_frame_reads_the_gaps_of_a_long_answer_without_the_lock() -> None:
-    bench = Bench()
-    bench.runner.allow(0)
-    bench.loop.start()
-    try:
-        bench.submit("a", output=200)
-        bench.steps(2)
-        (request,) = bench.loop._state.scheduler.running
-        assert request.state is State.RUNNING
-        gaps = request.gaps = Gaps([0.1] * 3900 + [0.5] * 400, bench)
-        frame, _ = bench.loop.frame(1, 0)
-        assert gaps.read_locked == 0
-        assert gaps.read_free == 1
-        slot = next(slot for slot in frame.slots if slot.request_id == "a")
-        assert len(slot.gaps) == 24
-        assert slot.itl_p95 == pytest.approx(0.5)
-    finally:
-        bench.release()
-        bench.loop.stop()
+def test_the_gaps_of_a_long_answer_are_read_after_the_snapshot() -> None:
+    """The engine's lock is held while the snapshot is taken, and no longer while the frame is built from it."""
+    run = Run()
+    run.submit("a", prompt=4, output=100)
+    run.step(2)
+    (request,) = run.scheduler.running
+    gaps = request.gaps = Gaps([9.0] * 400 + [0.1] * 3800 + [0.5] * 296)
+    seen = take_snapshot(run.scheduler, run.telemetry.pace(), (1, 2), run.now)
+    assert gaps.read == 0
+    gaps += [7.0] * 4000  # the loop goes on meanwhile
+    engine, limits, host = EngineInfo(), LimitInfo(), HostInfo()
+    frame, _ = build_frame(
+        seen, run.telemetry, 0, boot_id="b", sequence=1, engine=engine, limits=limits, host=host
+    )  # fmt: skip
+    assert gaps.read == 1
+    (slot,) = [slot for slot in frame.slots if slot.request_id == "a"]
+    assert slot.gaps == (0.5,) * 24
+    assert slot.itl_p95 == pytest.approx(0.5), "of the newest 4096, so neither 9 s nor 7 s"
