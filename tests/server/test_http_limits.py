@@ -102,8 +102,8 @@ def test_the_time_limit_is_for_the_whole_body_even_if_it_comes_steadily(hasty: R
     assert answer.startswith(b"HTTP/1.1 408")
 
 
-def test_a_body_in_time_is_served(hasty: RunningServer) -> None:
-    with connect(hasty, CHAT + f"Content-Length: {len(BODY)}\r\n\r\n{BODY[:5]}") as connection:
+def test_a_body_in_two_parts_is_served(server: RunningServer) -> None:
+    with connect(server, CHAT + f"Content-Length: {len(BODY)}\r\n\r\n{BODY[:5]}") as connection:
         connection.sendall(BODY[5:].encode())
         assert read_answer(connection)[0] == 200
 
