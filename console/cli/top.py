@@ -112,7 +112,7 @@ def picture(frame: Frame, cells: int) -> list[str]:
     from slotdeck.console.drawing.glyphs import to_ascii
     from slotdeck.console.sections.events import event_lines
     from slotdeck.console.sections.header import grid_lines, missed_target, title_line
-    from slotdeck.console.sections.listing import Choice, listing
+    from slotdeck.console.sections.listing import ListState, listing
     from slotdeck.console.sections.slots import table
     from slotdeck.console.sections.waiting import waiting_lines
     from slotdeck.console.state.store import Store
@@ -121,13 +121,13 @@ def picture(frame: Frame, cells: int) -> list[str]:
     store = Store()
     store.apply(frame)
     view = store.view
-    listed = listing(frame, Choice())
+    listed = listing(frame, ListState())
     lines = [title_line(view, cells), *grid_lines(view, cells)]
     if frame.health != "ok":
         lines.append(((f" {frame.health.upper()}  {frame.health_reason or ''}", "alert"),))
     if missed := missed_target(frame.limits):
         lines.append(((f" {missed}", "warn"),))
-    lines += [(), *table(frame, listed, cells, len(listed.slots) + 1, Choice()), ()]
+    lines += [(), *table(frame, listed, cells, len(listed.slots) + 1, ListState()), ()]
     lines += waiting_lines(frame, listed, cells, len(listed.waiting) + 1)
     if frame.events:
         lines += [(), *event_lines(view.events, cells, min(11, len(view.events) + 1))]

@@ -37,8 +37,8 @@ def _allowed(character: str) -> bool:
         return False
     if unicodedata.bidirectional(character) in ("R", "AL", "AN"):
         return False
-    cells = cell_len(character)
-    return cells == 1 or (cells == 2 and category[0] in "LNP")
+    width = cell_len(character)
+    return width == 1 or (width == 2 and category[0] in "LNP")
 
 
 @lru_cache(maxsize=4096)
@@ -58,61 +58,61 @@ def clean(text: str) -> str:
     return "".join(kept)
 
 
-def width(text: str) -> int:
+def cell_width(text: str) -> int:
     """Cells that clean text takes."""
     return len(text) if text.isascii() else cell_len(text)
 
 
-def cut(text: str, cells: int) -> str:
-    """Clean text cut to at most ``cells`` cells, with ``…`` where something is missing."""
-    if cells <= 0:
+def cut(text: str, width: int) -> str:
+    """Clean text cut to at most ``width`` cells, with ``…`` where something is missing."""
+    if width <= 0:
         return ""
-    if width(text) <= cells:
+    if cell_width(text) <= width:
         return text
     kept: list[str] = []
-    room = cells - 1
+    room = width - 1
     for character in text:
-        room -= width(character)
+        room -= cell_width(character)
         if room < 0:
             break
         kept.append(character)
     return "".join(kept) + "…"
 
 
-def left(text: str, cells: int) -> str:
-    """Clean text in exactly ``cells`` cells, flush left."""
-    text = cut(text, cells)
-    return text + " " * (cells - width(text))
+def left(text: str, width: int) -> str:
+    """Clean text in exactly ``width`` cells, flush left."""
+    text = cut(text, width)
+    return text + " " * (width - cell_width(text))
 
 
-def right(text: str, cells: int) -> str:
-    """Clean text in exactly ``cells`` cells, flush right."""
-    text = cut(text, cells)
-    return " " * (cells - width(text)) + text
+def right(text: str, width: int) -> str:
+    """Clean text in exactly ``width`` cells, flush right."""
+    text = cut(text, width)
+    return " " * (width - cell_width(text)) + text
 
 
 def line_width(line: Line) -> int:
     """Cells of a whole line."""
-    return sum(width(text) for text, _ in line)
+    return sum(cell_width(text) for text, _ in line)
 
 
-def exact(spans: list[Span] | Line, cells: int, style: str = "text") -> Line:
-    """The spans cut or padded to exactly ``cells`` cells."""
+def exact(spans: list[Span] | Line, width: int, style: str = "text") -> Line:
+    """The spans cut or padded to exactly ``width`` cells."""
     kept: list[Span] = []
-    room = cells
+    room = width
     for text, name in spans:
         if not text:
             continue
-        size = width(text)
+        size = cell_width(text)
         if size > room:
-            if room > 0 and width(text.rstrip()) <= room:
+            if room > 0 and cell_width(text.rstrip()) <= room:
                 kept.append((left(text.rstrip(), room), name))
                 room = 0
             elif room > 0:
                 # Half a number would be another number.
                 part = "…" if name == "value" else cut(text, room)
                 kept.append((part, name))
-                room -= width(part)
+                room -= cell_width(part)
             break
         kept.append((text, name))
         room -= size
@@ -121,9 +121,9 @@ def exact(spans: list[Span] | Line, cells: int, style: str = "text") -> Line:
     return tuple(kept)
 
 
-def blank(cells: int) -> Line:
+def blank(width: int) -> Line:
     """An empty line."""
-    return ((" " * cells, "text"),) if cells > 0 else ()
+    return ((" " * width, "text"),) if width > 0 else ()
 
 
 def beside(start: list[Line], end: list[Line], start_cells: int, end_cells: int) -> list[Line]:
@@ -139,17 +139,17 @@ def plain(line: Line) -> str:
     return "".join(text for text, _ in line)
 
 
-def wrap(text: str, cells: int, rows: int) -> list[str]:
-    """Clean text over at most ``rows`` rows of ``cells`` cells, broken at spaces; the last row is cut."""
+def wrap(text: str, width: int, height: int) -> list[str]:
+    """Clean text over at most ``height`` rows of ``width`` cells, broken at spaces; the last row is cut."""
     result: list[str] = []
     rest = text
-    while rest and len(result) < rows - 1 and width(rest) > cells:
+    while rest and len(result) < height - 1 and cell_width(rest) > width:
         words = rest.split(" ")
         count = len(words)
-        while count > 1 and width(" ".join(words[:count])) > cells:
+        while count > 1 and cell_width(" ".join(words[:count])) > width:
             count -= 1
-        result.append(cut(" ".join(words[:count]), cells))
+        result.append(cut(" ".join(words[:count]), width))
         rest = " ".join(words[count:])
     if rest:
-        result.append(cut(rest, cells))
+        result.append(cut(rest, width))
     return result

@@ -23,45 +23,45 @@ ASCII_TWINS = str.maketrans(
 )  # fmt: skip
 
 
-def shares(parts: Sequence[int], cells: int) -> list[int]:
-    """Whole cells for each part of a bar: they sum to ``cells``, and a part above 0 gets at least one if it can.
+def shares(parts: Sequence[int], width: int) -> list[int]:
+    """Whole cells for each part of a bar: they sum to ``width``, and a part above 0 gets at least one if it can.
 
     All zero parts give all zero cells.
     """
     total = sum(parts)
-    if total <= 0 or cells <= 0:
+    if total <= 0 or width <= 0:
         return [0] * len(parts)
-    result = [max(part * cells // total, 1 if part > 0 else 0) for part in parts]
-    while sum(result) != cells:
-        step = 1 if sum(result) < cells else -1
-        order = sorted(range(len(parts)), key=lambda i: step * (parts[i] * cells / total - result[i]), reverse=True)
+    result = [max(part * width // total, 1 if part > 0 else 0) for part in parts]
+    while sum(result) != width:
+        step = 1 if sum(result) < width else -1
+        order = sorted(range(len(parts)), key=lambda i: step * (parts[i] * width / total - result[i]), reverse=True)
         chosen = next((i for i in order if step > 0 or result[i] > 1), order[0])
         result[chosen] += step
     return result
 
 
-def progress(done: int, whole: int, cells: int) -> tuple[str, str]:
-    """A bar of ``cells`` cells as its full and its empty part."""
-    full = min(cells, done * cells // whole) if whole > 0 else 0
-    return BAR_LIVE * full, BAR_FREE * (cells - full)
+def progress(done: int, whole: int, width: int) -> tuple[str, str]:
+    """A bar of ``width`` cells as its full and its empty part."""
+    full = min(width, done * width // whole) if whole > 0 else 0
+    return BAR_LIVE * full, BAR_FREE * (width - full)
 
 
-def sparkline(values: Sequence[float], cells: int) -> str:
-    """The last ``cells`` values, scaled from 0 to the largest of them; a value of 0 still gets the lowest bar."""
-    shown = values[-cells:] if cells > 0 else []
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The last ``width`` values, scaled from 0 to the largest of them; a value of 0 still gets the lowest bar."""
+    shown = values[-width:] if width > 0 else []
     top = max(shown, default=0.0)
     if top <= 0:
         return SPARK[0] * len(shown)
     return "".join(SPARK[min(7, int(value / top * 7.999))] for value in shown)
 
 
-def gap_bars(gaps: Sequence[float], typical: float | None, cells: int) -> str:
+def gap_bars(gaps: Sequence[float], typical: float | None, width: int) -> str:
     """One bar for each of the last gaps on a scale that never jumps: each step up doubles the gap.
 
     The second bar is the ``typical`` gap (the median of the given ones if None), so that a lone stall stands out
     without flattening the rest.
     """
-    shown = gaps[-cells:] if cells > 0 else []
+    shown = gaps[-width:] if width > 0 else []
     if not shown:
         return ""
     reference = typical or sorted(shown)[len(shown) // 2]
@@ -82,7 +82,7 @@ def to_ascii(text: str) -> str:
     """The same cells in ASCII: known signs become their twins, all else ``?`` (two for a wide character)."""
     if text.isascii():
         return text
-    from slotdeck.console.drawing.cells import width
+    from slotdeck.console.drawing.cells import cell_width
 
     text = text.translate(ASCII_TWINS)
-    return "".join(c if c.isascii() else "?" * width(c) for c in text)
+    return "".join(c if c.isascii() else "?" * cell_width(c) for c in text)

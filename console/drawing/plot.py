@@ -40,8 +40,8 @@ def column_rows(levels: Sequence[float | None], rows: int) -> list[str]:
     eighths = [None if level is None else max(1, min(8 * rows, round(level * 8 * rows))) for level in levels]
     result = []
     for row in range(rows - 1, -1, -1):
-        cells = (0 if height is None else max(0, min(8, height - 8 * row)) for height in eighths)
-        result.append("".join(SPARK[cell - 1] if cell else " " for cell in cells))
+        width = (0 if height is None else max(0, min(8, height - 8 * row)) for height in eighths)
+        result.append("".join(SPARK[cell - 1] if cell else " " for cell in width))
     return result
 
 
@@ -57,15 +57,15 @@ def logarithmic(values: Sequence[float | None], low: float, top: float) -> list[
 
 
 def resample(
-    values: Sequence[float | None], cells: int, pick: Callable[[list[float]], float] = max
+    values: Sequence[float | None], width: int, pick: Callable[[list[float]], float] = max
 ) -> list[float | None]:
-    """At most ``cells`` values: ``pick`` of those that share a cell; ``None`` where none of them is known."""
+    """At most ``width`` values: ``pick`` of those that share a cell; ``None`` where none of them is known."""
     number = len(values)
-    if number <= cells:
+    if number <= width:
         return list(values)
     result: list[float | None] = []
-    for cell in range(cells):
-        part = [v for v in values[cell * number // cells : (cell + 1) * number // cells] if v is not None]
+    for cell in range(width):
+        part = [v for v in values[cell * number // width : (cell + 1) * number // width] if v is not None]
         result.append(pick(part) if part else None)
     return result
 

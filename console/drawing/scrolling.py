@@ -22,12 +22,12 @@ def visible_from(offset: int, count: int, height: int, keep: range | None = None
     return max(0, min(offset, count - height))
 
 
-def scrolled(lines: list[Line], offset: int, height: int, cells: int, keys: str) -> list[Line]:
+def scrolled(lines: list[Line], offset: int, height: int, width: int, keys: str) -> list[Line]:
     """At most ``height`` of the lines, from ``offset`` on. The last row says how many more follow, and which keys
     show them.
     """
     visible = lines[offset : offset + height]
     hidden = len(lines) - offset - len(visible)
     if hidden > 0 and visible:
-        visible[-1] = exact([(f" ↓ {hidden + 1} more lines", "key"), (f"  {keys}", "label")], cells)
+        visible[-1] = exact([(f" ↓ {hidden + 1} more lines", "key"), (f"  {keys}", "label")], width)
     return visible

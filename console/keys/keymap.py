@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from slotdeck.console.drawing.cells import Line, Span, exact, width
+from slotdeck.console.drawing.cells import Line, Span, cell_width, exact
 from slotdeck.console.keys.actions import ACTIONS, LIVE, Action
 
 _SHOWN = {
@@ -57,7 +57,7 @@ class Keymap:
         found = [a for a in self.actions if key in a.keys and a.mode != refused and (not a.pages or page in a.pages)]
         return max(found, key=lambda action: bool(action.pages), default=None)
 
-    def footer_line(self, *, editing: bool, cells: int, page: str = LIVE) -> Line:
+    def footer_line(self, *, editing: bool, width: int, page: str = LIVE) -> Line:
         """The keys that matter now, as many as fit, in the registry's order; quit and help are the last to go."""
         if editing:
             shown = [a for a in self.actions if a.footer is not None and a.mode == "editing"]
@@ -70,13 +70,13 @@ class Keymap:
             ]
         while shown:
             text = "  ".join(f"{_first_key(a)} {a.label}" for a in shown)
-            if width(text) + 1 <= cells:
+            if cell_width(text) + 1 <= width:
                 break
             shown.remove(max(shown, key=lambda a: a.footer or 0))
         spans: list[Span] = []
         for action in shown:
             spans += [("  " if spans else " ", "text"), (_first_key(action), "key"), (f" {action.label}", "label")]
-        return exact(spans, cells)
+        return exact(spans, width)
 
     def groups(self) -> dict[str, list[Action]]:
         """Actions by group, in order, for help."""

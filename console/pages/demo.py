@@ -33,7 +33,7 @@ ABOUT = (
 
 
 @dataclass(frozen=True)
-class Choice:
+class DemoChoice:
     """One thing that can be shown."""
 
     title: str
@@ -41,12 +41,12 @@ class Choice:
 
 
 CHOICES = (
-    Choice("2, 5 and 20 people, then agents", Wanted()),
-    Choice("2, 5 and 20 agents, who never pause", Wanted(who=("agent",))),
-    Choice("2, 5 and 20 people, a minute each", Wanted(who=("human",), seconds=60)),
-    Choice("2, 5 and 20 jobs of documents", Wanted(who=("document",))),
-    Choice("5 agents, one minute in all", Wanted(users=(5,), who=("agent",), seconds=15)),
-    *(Choice(f"scene: {scene.title}", Wanted(scenes=(scene.name,))) for scene in SCENES.values()),
+    DemoChoice("2, 5 and 20 people, then agents", Wanted()),
+    DemoChoice("2, 5 and 20 agents, who never pause", Wanted(who=("agent",))),
+    DemoChoice("2, 5 and 20 people, a minute each", Wanted(who=("human",), seconds=60)),
+    DemoChoice("2, 5 and 20 jobs of documents", Wanted(who=("document",))),
+    DemoChoice("5 agents, one minute in all", Wanted(users=(5,), who=("agent",), seconds=15)),
+    *(DemoChoice(f"scene: {scene.title}", Wanted(scenes=(scene.name,))) for scene in SCENES.values()),
 )
 
 
@@ -73,16 +73,16 @@ class DemoPage(Page):
 
     # ------------------------------------------------------------------ what is drawn
 
-    def compose(self, view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
+    def compose(self, view: View, chrome: Chrome, width: int, height: int) -> list[Line]:
         note = "who gets what from the same engine in three modes" if self.state is None else self._note()
-        top = [title_line(view, cells), heading("Demo", note, cells), banner(view, chrome, cells)]
+        top = [title_line(view, width), heading("Demo", note, width), banner(view, chrome, width)]
 
         def body(left: int) -> list[Line]:
             if self.state is None:
-                return self._menu(cells, left)
-            return demo_lines(self.state, self._selected, cells, left)
+                return self._menu(width, left)
+            return demo_lines(self.state, self._selected, width, left)
 
-        return framed(top, body, chrome, cells, rows)
+        return framed(top, body, chrome, width, height)
 
     def _note(self) -> str:
         assert self.state is not None
@@ -95,9 +95,9 @@ class DemoPage(Page):
         assert self.state is not None
         return row_of_interest(self.state) if self._row is None else self._row
 
-    def _menu(self, cells: int, rows: int) -> list[Line]:
+    def _menu(self, width: int, height: int) -> list[Line]:
         lines = []
-        size = min(58, cells - 25)
+        size = min(58, width - 25)
         for number, choice in enumerate(CHOICES):
             chosen = number == self._choice
             expected = choice.wanted.expected()
@@ -111,14 +111,14 @@ class DemoPage(Page):
                         (right(f"{count} rows", 8), "label"),
                         (right(f"about {length}", 13), "label"),
                     ],
-                    cells,
+                    width,
                 )
             )
-        text = [exact([(f" {part}", "label")], cells) for part in wrap(ABOUT, cells - 2, 5)]
-        if rows >= len(lines) + len(text) + 1:
-            return [*lines, blank(cells), *text]
-        start = visible_from(self._choice - rows // 2, len(lines), rows)
-        return lines[start : start + rows]
+        text = [exact([(f" {part}", "label")], width) for part in wrap(ABOUT, width - 2, 5)]
+        if height >= len(lines) + len(text) + 1:
+            return [*lines, blank(width), *text]
+        start = visible_from(self._choice - height // 2, len(lines), height)
+        return lines[start : start + height]
 
     def copied(self) -> str | None:
         """The table with its sentences."""

@@ -146,14 +146,14 @@ class DoctorPage(Page):
 
     # ------------------------------------------------------------------ drawing
 
-    def compose(self, view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
-        top = [title_line(view, cells), heading("Doctor", self._note(), cells), banner(view, chrome, cells)]
+    def compose(self, view: View, chrome: Chrome, width: int, height: int) -> list[Line]:
+        top = [title_line(view, width), heading("Doctor", self._note(), width), banner(view, chrome, width)]
 
-        def body(height: int) -> list[Line]:
-            text, chosen = self._text(view, cells)
-            return scrolled(text, self._first_line(text, chosen, height), height, cells, "j k, PgDn")
+        def body(room: int) -> list[Line]:
+            text, chosen = self._text(view, width)
+            return scrolled(text, self._first_line(text, chosen, room), room, width, "j k, PgDn")
 
-        return framed(top, body, chrome, cells, rows)
+        return framed(top, body, chrome, width, height)
 
     def _first_line(self, text: list[Line], chosen: range, height: int) -> int:
         """Where the visible part begins. The selected finding ends above the row that says how much follows."""
@@ -167,21 +167,21 @@ class DoctorPage(Page):
         frames = f"{diagnosis.frames} {'frame' if diagnosis.frames == 1 else 'frames'}"
         return f"the last {formats.clock(diagnosis.seconds)}, {frames}"
 
-    def _text(self, view: View, cells: int) -> tuple[list[Line], range]:
+    def _text(self, view: View, width: int) -> tuple[list[Line], range]:
         """All lines, and which of them belong to the selected finding."""
         diagnosis = self.diagnosis
         if diagnosis is None:
-            return [exact([(" looking …" if view.frame else " no engine is connected", "label")], cells)], range(0)
-        head = outcome_lines(_outcomes(view, diagnosis.newest.time - WINDOW), cells)
+            return [exact([(" looking …" if view.frame else " no engine is connected", "label")], width)], range(0)
+        head = outcome_lines(_outcomes(view, diagnosis.newest.time - WINDOW), width)
         if not diagnosis.findings:
-            healthy = healthy_lines(diagnosis.newest, diagnosis.latency, cells)
-            return [*head, exact([_verdict(view)], cells), blank(cells), *healthy], range(0)
+            healthy = healthy_lines(diagnosis.newest, diagnosis.latency, width)
+            return [*head, exact([_verdict(view)], width), blank(width), *healthy], range(0)
         if diagnosis.early is not None:
-            head += [*early_lines(diagnosis.early, cells), blank(cells)]
+            head += [*early_lines(diagnosis.early, width), blank(width)]
         finding = diagnosis.findings[self._place]
         known = self._predicted.get(finding.rule)
         predicted = known.text if known is not None and known.changes == finding.changes else ""
-        lines, chosen = finding_lines(diagnosis.findings, self._place, view.limits, cells, predicted)
+        lines, chosen = finding_lines(diagnosis.findings, self._place, view.limits, width, predicted)
         return [*head, *lines], range(chosen.start + len(head), chosen.stop + len(head))
 
     def copied(self) -> str | None:

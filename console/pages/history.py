@@ -71,32 +71,32 @@ class HistoryPage(Page):
             Command.PAUSE: self.toggle_play,
         }
 
-    def compose(self, view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
+    def compose(self, view: View, chrome: Chrome, width: int, height: int) -> list[Line]:
         shown = self.shown
         if shown is None:
-            top = [title_line(view, cells), exact([(" HISTORY", "banner")], cells, "banner"), blank(cells)]
-            rest = wrap(clean(self.problem or "reading …"), cells - 2, 4)
-            return framed(top, lambda _: [exact([(f" {row}", "text")], cells) for row in rest], chrome, cells, rows)
-        strip = STRIP_ROWS if rows >= MIN_STRIP_HEIGHT else 0
-        top = [title_line(shown.view, cells), *grid_lines(shown.view, cells), self._banner(shown, cells)]
+            top = [title_line(view, width), exact([(" HISTORY", "banner")], width, "banner"), blank(width)]
+            rest = wrap(clean(self.problem or "reading …"), width - 2, 4)
+            return framed(top, lambda _: [exact([(f" {row}", "text")], width) for row in rest], chrome, width, height)
+        strip = STRIP_ROWS if height >= MIN_STRIP_HEIGHT else 0
+        top = [title_line(shown.view, width), *grid_lines(shown.view, width), self._banner(shown, width)]
         past = replace(chrome, paused_for=None, disconnected_for=None)
 
-        def body(height: int) -> list[Line]:
-            lines = live_body(shown.view, past, cells, height - strip)
-            return lines + (self._strip(shown, cells) if strip else [])
+        def body(room: int) -> list[Line]:
+            lines = live_body(shown.view, past, width, room - strip)
+            return lines + (self._strip(shown, width) if strip else [])
 
-        return framed(top, body, chrome, cells, rows)
+        return framed(top, body, chrome, width, height)
 
-    def _banner(self, shown: HistoryView, cells: int) -> Line:
+    def _banner(self, shown: HistoryView, width: int) -> Line:
         moment = time.strftime("%a %d %b %H:%M:%S", time.localtime(shown.time))
         ago = formats.clock(max(0.0, time.time() - shown.time))
         doing = "playing  " if self.playing else ""
         where = f" HISTORY  {moment}  {ago} ago  {doing}"
-        return exact([(where, "banner"), (clean(shown.note), "banner")], cells, "banner")
+        return exact([(where, "banner"), (clean(shown.note), "banner")], width, "banner")
 
-    def _strip(self, shown: HistoryView, cells: int) -> list[Line]:
+    def _strip(self, shown: HistoryView, width: int) -> list[Line]:
         return strip_lines(
-            shown.chunks, shown.marks, start=shown.start, seconds=self.seconds, at=shown.time, cells=cells
+            shown.chunks, shown.marks, start=shown.start, seconds=self.seconds, at=shown.time, width=width
         )
 
     # ------------------------------------------------------------------ opened and closed

@@ -1,6 +1,6 @@
-"""The Live screen: who is served, what is full, who waits, is it smooth.
+"""The Live page: who is served, what is full, who waits, and whether output is smooth.
 
-:func:`compose_live` is a pure function from a view to lines; the page only keeps what is selected and how it is shown.
+:func:`compose_live` is a pure function from a view to lines. The page only keeps what is selected and how it is shown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from slotdeck.console.sections.events import event_lines
 from slotdeck.console.sections.first_run import first_run_lines
 from slotdeck.console.sections.header import grid_lines, title_line
 from slotdeck.console.sections.latency import latency_lines
-from slotdeck.console.sections.listing import SORTS, Choice, Listing, listing
+from slotdeck.console.sections.listing import SORTS, Listing, ListState, listing
 from slotdeck.console.sections.plots import plot_lines
 from slotdeck.console.sections.slot_timeline import timeline_lines
 from slotdeck.console.sections.slots import row, table, table_offset
@@ -26,139 +26,141 @@ from slotdeck.console.state.store import View
 from slotdeck.engine.telemetry.frame import Frame, SlotInfo, WaitingInfo
 
 WIDE = 112
-"""Columns from which latency detail, plots and the event log stand beside the slots."""
+"""Width of the terminal from which latency detail, plots and event log stand beside the slots."""
 
 BUSY_WAITING_ROWS = 2
-"""Waiting requests that are always shown, even when slots must scroll for it."""
+"""Waiting requests that are always shown, even if the slots must scroll."""
 
 PLOT_ROWS_LOW, PLOT_ROWS_HIGH = 12, 17
-"""Rows of the plots beside the slots: five plots of two or of three rows, heading and marks."""
+"""Rows of the plots beside the slots: five plots of two or three rows each, a heading and the marks."""
 
 ZOOMED_PLOT_ROWS = 22
 
 MIN_TIMELINE_ROWS = 3
 
 ZOOMS = ("", "slots", "plots", "timeline", "events")
-"""What takes the whole body in turn; the first is all of them together."""
+"""What may fill the whole body; the first shows all parts together."""
 
 
 @dataclass(frozen=True)
 class LiveState:
-    """What the admin chose on the Live screen."""
+    """What the admin chose on the Live page."""
 
-    choice: Choice = field(default_factory=Choice)
+    choice: ListState = field(default_factory=ListState)
     zoom: str = ""
 
 
 _PLAIN = LiveState()
 
 
-def compose_live(view: View, chrome: Chrome, cells: int, rows: int, state: LiveState = _PLAIN) -> list[Line]:
-    """The whole screen: exactly ``rows`` lines of exactly ``cells`` cells."""
-    top = [title_line(view, cells), *_grid(view, cells, rows), banner(view, chrome, cells)]
-    return framed(top, lambda left: live_body(view, chrome, cells, left, state), chrome, cells, rows)
+def compose_live(view: View, chrome: Chrome, width: int, height: int, state: LiveState = _PLAIN) -> list[Line]:
+    """The whole screen: exactly ``height`` lines of exactly ``width`` cells."""
+    top = [title_line(view, width), *_grid(view, width, height), banner(view, chrome, width)]
+    return framed(top, lambda left: live_body(view, chrome, width, left, state), chrome, width, height)
 
 
-def body_rows(view: View, chrome: Chrome, cells: int, rows: int) -> int:
-    """Rows between the lines above and the status line of such a screen."""
-    return max(0, rows - 2 - len(_grid(view, cells, rows)) - len(status_lines(chrome, cells)) - 1 - len(chrome.panel))
+def body_height(view: View, chrome: Chrome, width: int, height: int) -> int:
+    """Rows between the lines at the top and the status line."""
+    return max(
+        0, height - 2 - len(_grid(view, width, height)) - len(status_lines(chrome, width)) - 1 - len(chrome.panel)
+    )
 
 
-def _grid(view: View, cells: int, rows: int) -> list[Line]:
-    """The rows of the upper grid that a terminal of this height has room for, the least telling ones dropped first."""
-    lines = grid_lines(view, cells)
-    if rows >= 20:
+def _grid(view: View, width: int, height: int) -> list[Line]:
+    """The rows of the upper grid that fit a terminal of this height. The least important ones are dropped first."""
+    lines = grid_lines(view, width)
+    if height >= 20:
         return lines
-    kept = (0, 1, 3, 2) if rows >= 16 else (0, 1, 3)
+    kept = (0, 1, 3, 2) if height >= 16 else (0, 1, 3)
     return [lines[i] for i in sorted(kept)]
 
 
 @dataclass(frozen=True)
-class Shares:
-    """Rows of the slots table with its header, of the waiting list, and of what is left below."""
+class RowShares:
+    """Rows of the slots table with its header, of the waiting list, and of what is left below them."""
 
     slots: int
     waiting: int
     left: int
 
 
-def shares(frame: Frame, listed: Listing, body: int) -> Shares:
-    """How the rows of the main column are shared out; blank rows between are not counted."""
+def row_shares(frame: Frame, listed: Listing, body: int) -> RowShares:
+    """How the rows of the main column are divided. Blank rows between the parts are not counted."""
     waiting = frame.waiting_count if frame.waiting_count is not None else len(frame.waiting)
     least = 1 + min(waiting, BUSY_WAITING_ROWS) if body >= 7 else 0
     slots = max(0, min(max(1, len(listed.slots)) + 1, body - least - (1 if least else 0)))
     left = max(0, body - slots - 1)
     wanted = 1 + waiting
     shown = min(left, max(least, min(wanted, left - 5)))
-    return Shares(slots, shown, max(0, left - shown - 1))
+    return RowShares(slots, shown, max(0, left - shown - 1))
 
 
-def live_body(view: View, chrome: Chrome, cells: int, rows: int, state: LiveState = _PLAIN) -> list[Line]:
-    """What stands between the lines above and the status line."""
+def live_body(view: View, chrome: Chrome, width: int, height: int, state: LiveState = _PLAIN) -> list[Line]:
+    """Everything between the lines at the top and the status line."""
     frame = view.frame
     if frame is None:
-        text = " waiting for the first picture of the engine …" if view.disconnected is None else ""
-        return [exact([(text, "label")], cells), *[blank(cells)] * rows][:rows]
+        text = " waiting for the first frame of the engine …" if view.disconnected is None else ""
+        return [exact([(text, "label")], width), *[blank(width)] * height][:height]
     if state.zoom == "slots":
-        return table(frame, listing(frame, state.choice), cells, rows, state.choice)
+        return table(frame, listing(frame, state.choice), width, height, state.choice)
     if state.zoom == "plots":
-        return list(plot_lines(view.trace, cells, min(rows, ZOOMED_PLOT_ROWS)))
+        return list(plot_lines(view.series, width, min(height, ZOOMED_PLOT_ROWS)))
     if state.zoom == "timeline":
-        return list(timeline_lines(view.trace, _slots_known(frame), cells, rows))
+        return list(timeline_lines(view.series, _slots_known(frame), width, height))
     if state.zoom == "events":
-        return event_lines(view.events, cells, rows)
-    if cells < WIDE:
-        return _main(view, chrome, state, cells=cells, rows=rows, narrow=True)
-    main_cells = max(80, min(112, cells * 62 // 100))
-    side_cells = cells - main_cells - 1
-    main = _main(view, chrome, state, cells=main_cells, rows=rows, narrow=False)
-    side = _side(view, frame, side_cells, rows)
-    # The log stands where it has more room.
-    room_main, room_side = rows - len(main) - 1, rows - len(side)
+        return event_lines(view.events, width, height)
+    if width < WIDE:
+        return _main(view, chrome, state, width=width, height=height, narrow=True)
+    main_cells = max(80, min(112, width * 62 // 100))
+    side_cells = width - main_cells - 1
+    main = _main(view, chrome, state, width=main_cells, height=height, narrow=False)
+    side = _side(view, frame, side_cells, height)
+    # The event log goes where there is more room.
+    room_main, room_side = height - len(main) - 1, height - len(side)
     if room_main > room_side:
         main += [blank(main_cells), *event_lines(view.events, main_cells, room_main)]
-        side = _side(view, frame, side_cells, rows, alone=True)
+        side = _side(view, frame, side_cells, height, alone=True)
     else:
         side += event_lines(view.events, side_cells, room_side)
-    return beside(main, side[:rows], main_cells, side_cells)
+    return beside(main, side[:height], main_cells, side_cells)
 
 
-def _side(view: View, frame: Frame, cells: int, rows: int, *, alone: bool = False) -> list[Line]:
-    """Latency detail, then plots; ``alone``: nothing else is to stand below."""
-    side = [*latency_lines(frame, cells), blank(cells)]
-    left = rows - len(side)
+def _side(view: View, frame: Frame, width: int, height: int, *, alone: bool = False) -> list[Line]:
+    """Latency detail, then plots. ``alone``: nothing else follows below them."""
+    side = [*latency_lines(frame, width), blank(width)]
+    left = height - len(side)
     plot_rows = min(PLOT_ROWS_HIGH, left // 2) if left >= 2 * PLOT_ROWS_HIGH else min(PLOT_ROWS_LOW, left)
     if alone:
         plot_rows = min(ZOOMED_PLOT_ROWS, left)
     if plot_rows >= PLOT_ROWS_LOW:
-        side += [*plot_lines(view.trace, cells, plot_rows), blank(cells)]
+        side += [*plot_lines(view.series, width, plot_rows), blank(width)]
     return side
 
 
 def _slots_known(frame: Frame) -> int:
-    """Rows of the timeline: every slot number in force or still held."""
+    """Number of slots on the timeline: those in force, and those still held."""
     return max((slot.slot for slot in frame.slots), default=-1) + 1
 
 
-def _main(view: View, chrome: Chrome, state: LiveState, *, cells: int, rows: int, narrow: bool) -> list[Line]:
+def _main(view: View, chrome: Chrome, state: LiveState, *, width: int, height: int, narrow: bool) -> list[Line]:
     frame = view.frame
     assert frame is not None
     listed = listing(frame, state.choice)
-    share = shares(frame, listed, rows)
-    lines = table(frame, listed, cells, share.slots, state.choice)
+    share = row_shares(frame, listed, height)
+    lines = table(frame, listed, width, share.slots, state.choice)
     if share.waiting:
-        lines += [blank(cells), *waiting_lines(frame, listed, cells, share.waiting)]
-    lines.append(blank(cells))
-    room = rows - len(lines)
+        lines += [blank(width), *waiting_lines(frame, listed, width, share.waiting)]
+    lines.append(blank(width))
+    room = height - len(lines)
     unused = frame.counters.received == 0 and not chrome.users
-    hint = first_run_lines(frame.engine, cells, can_load=chrome.can_load) if unused else []
+    hint = first_run_lines(frame.engine, width, can_load=chrome.can_load) if unused else []
     if hint and room >= len(hint):
         lines += hint
     elif not narrow and room >= MIN_TIMELINE_ROWS:
-        lines += timeline_lines(view.trace, _slots_known(frame), cells, min(room, _slots_known(frame) + 1))
+        lines += timeline_lines(view.series, _slots_known(frame), width, min(room, _slots_known(frame) + 1))
     elif narrow and share.left >= 2 and room >= 2 and view.events:
-        lines += event_lines(view.events, cells, room, "last events")
-    return (lines + [blank(cells)] * (rows if narrow else 0))[:rows]
+        lines += event_lines(view.events, width, room, "last events")
+    return (lines + [blank(width)] * (height if narrow else 0))[:height]
 
 
 class LivePage(Page):
@@ -178,11 +180,11 @@ class LivePage(Page):
             Command.CANCEL: self.cancel,
         }
 
-    def compose(self, view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
-        return compose_live(view, chrome, cells, rows, self.state)
+    def compose(self, view: View, chrome: Chrome, width: int, height: int) -> list[Line]:
+        return compose_live(view, chrome, width, height, self.state)
 
-    def stale_rows(self, view: View, chrome: Chrome, cells: int, rows: int) -> int:
-        return max(0, rows - len(status_lines(chrome, cells)) - 1) if view.disconnected is not None else 0
+    def stale_rows(self, view: View, chrome: Chrome, width: int, height: int) -> int:
+        return max(0, height - len(status_lines(chrome, width)) - 1) if view.disconnected is not None else 0
 
     def back(self) -> bool:
         """End the zoom, else clear the filter, else clear the selection."""
@@ -239,8 +241,8 @@ class LivePage(Page):
         view, (width, height) = self.context.view, self.context.size
         if view.frame is None:
             return 0
-        rows = body_rows(view, Chrome(), width, height)
-        return rows if self.state.zoom == "slots" else shares(view.frame, listed, rows).slots
+        rows = body_height(view, Chrome(), width, height)
+        return rows if self.state.zoom == "slots" else row_shares(view.frame, listed, rows).slots
 
     def _page_size(self) -> int:
         listed = self._listing()
@@ -279,9 +281,10 @@ class LivePage(Page):
 
     def _last_in(self, row: SlotInfo | WaitingInfo) -> str | None:
         """The request that used a free slot last."""
-        seconds = self.context.view.trace.seconds
-        marks = (second.slots.get(row.slot) for second in reversed(seconds)) if isinstance(row, SlotInfo) else ()
-        return next((mark.request_id for mark in marks if mark is not None and mark.request_id), None)
+        if not isinstance(row, SlotInfo):
+            return None
+        held = (sample.slots.get(row.slot) for sample in reversed(self.context.view.series.samples))
+        return next((one.request_id for one in held if one is not None and one.request_id), None)
 
     def cancel(self) -> None:
         """Ask, then cancel the selected request."""

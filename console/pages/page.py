@@ -34,11 +34,11 @@ class Page:
         self.handlers: Handlers = {}
         """Methods for commands. They come before those of the console as a whole."""
 
-    def compose(self, view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
-        """The whole terminal: exactly ``rows`` lines of exactly ``cells`` cells. Changes nothing and starts nothing."""
+    def compose(self, view: View, chrome: Chrome, width: int, height: int) -> list[Line]:
+        """The whole terminal: exactly ``height`` lines of exactly ``width`` cells. Has no side effects."""
         raise NotImplementedError
 
-    def stale_rows(self, view: View, chrome: Chrome, cells: int, rows: int) -> int:
+    def stale_rows(self, view: View, chrome: Chrome, width: int, height: int) -> int:
         """How many rows from the top show what is no longer true; they are dimmed."""
         return 0
 

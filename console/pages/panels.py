@@ -48,7 +48,7 @@ class SettingsPanel:
         if not self.open:
             return ()
         limits, edit = self._session.store.view.limits, self._session.settings.editor.edit
-        return tuple(settings_panel(limits, edit, self.selected, cells=width, rows=max(3, height - ROWS_LEFT)))
+        return tuple(settings_panel(limits, edit, self.selected, width=width, height=max(3, height - ROWS_LEFT)))
 
 
 class ComparisonPanel:

@@ -100,41 +100,41 @@ class PlannerPage(Page):
 
     # ------------------------------------------------------------------ drawing
 
-    def compose(self, view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
-        note = f"{by_name(self._field).label}: {by_name(self._field).help}"
-        top = [title_line(view, cells), heading("Planner", note, cells), banner(view, chrome, cells)]
-        return framed(top, lambda height: self._body(view, cells, height), chrome, cells, rows)
+    def compose(self, view: View, chrome: Chrome, width: int, height: int) -> list[Line]:
+        note = f"{by_name(self._field).title}: {by_name(self._field).help}"
+        top = [title_line(view, width), heading("Planner", note, width), banner(view, chrome, width)]
+        return framed(top, lambda room: self._body(view, width, room), chrome, width, height)
 
-    def _body(self, view: View, cells: int, height: int) -> list[Line]:
-        fixed, text = self._text(view, cells, height)
+    def _body(self, view: View, width: int, height: int) -> list[Line]:
+        fixed, text = self._text(view, width, height)
         room = max(1, height - len(fixed))
-        return [*fixed, *scrolled(text, visible_from(self._offset, len(text), room), room, cells, "PgDn PgUp")]
+        return [*fixed, *scrolled(text, visible_from(self._offset, len(text), room), room, width, "PgDn PgUp")]
 
-    def _text(self, view: View, cells: int, height: int) -> tuple[list[Line], list[Line]]:
+    def _text(self, view: View, width: int, height: int) -> tuple[list[Line], list[Line]]:
         """The lines that stay, and those that scroll."""
         made = self._made
         if not isinstance(made, Plan):
             text = made or ("no engine is connected" if view.frame is None else UNKNOWN_MODEL)
-            return [], [exact([(f" {row}", "text")], cells) for row in wrap(clean(text), cells - 2, 4)]
-        upper = upper_lines(made, self.form, self.place, cells)
+            return [], [exact([(f" {row}", "text")], width) for row in wrap(clean(text), width - 2, 4)]
+        upper = upper_lines(made, self.form, self.place, width)
         parts = [
-            fact_lines(made, cells),
-            setting_lines(made, view.limits, cells),
-            self._simulation(made, view.frame, cells),
-            verdict_lines(made, cells),
+            fact_lines(made, width),
+            setting_lines(made, view.limits, width),
+            self._simulation(made, view.frame, width),
+            verdict_lines(made, width),
         ]
         room = height - len(upper) - sum(map(len, parts)) - sum(map(bool, parts))
-        air = [blank(cells)] if room >= 0 else []
+        air = [blank(width)] if room >= 0 else []
         advice = [line for part in parts if part for line in (*air, *part)]
         return (upper, advice) if height - len(upper) >= MIN_ADVICE_ROWS else ([], [*upper, *advice])
 
-    def _simulation(self, made: Plan, frame: Frame | None, cells: int) -> list[Line]:
+    def _simulation(self, made: Plan, frame: Frame | None, width: int) -> list[Line]:
         """What was simulated, as long as it is about what is planned now."""
         if self._job is None or frame is None or self._pair(made, frame) != (self._job.people, self._job.settings):
             return []
         if self._expected is None:
-            return [exact([(" simulating …", "label")], cells)]
-        return simulation_lines(self._expected, cells)
+            return [exact([(" simulating …", "label")], width)]
+        return simulation_lines(self._expected, width)
 
     def _pair(self, made: Plan, frame: Frame) -> tuple[People | None, tuple[LiveSettings, ...]]:
         """The people, and the settings in force and advised."""
@@ -189,7 +189,7 @@ class PlannerPage(Page):
             self._change_form(form)
             return problem
 
-        self.context.ask(ValuePrompt(by_name(name).label, f"{by_name(name).help}; enter keeps it, esc drops", on_enter))
+        self.context.ask(ValuePrompt(by_name(name).title, f"{by_name(name).help}; enter keeps it, esc drops", on_enter))
 
     def propose_advice(self) -> None:
         """Propose the advised settings to the engine that runs."""

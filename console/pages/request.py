@@ -27,23 +27,23 @@ ENDED = ("finished", "cancelled", "failed", "rejected")
 
 
 def compose_request(
-    detail: RequestDetail | None, problem: str, view: View, chrome: Chrome, *, cells: int, rows: int
+    detail: RequestDetail | None, problem: str, view: View, chrome: Chrome, *, width: int, height: int
 ) -> list[Line]:
-    """The whole screen: exactly ``rows`` lines of exactly ``cells`` cells."""
-    top = [title_line(view, cells), _heading(detail, cells), banner(view, chrome, cells)]
+    """The whole screen: exactly ``height`` lines of exactly ``width`` cells."""
+    top = [title_line(view, width), _heading(detail, width), banner(view, chrome, width)]
 
     def body(left: int) -> list[Line]:
-        lines = [exact([(f" {clean(problem)}", "warn")], cells)] if problem else []
+        lines = [exact([(f" {clean(problem)}", "warn")], width)] if problem else []
         if detail is None:
-            return lines or [exact([(" asking the engine about this request …", "label")], cells)]
-        return [*lines, *_body(detail, view, cells, left - len(lines))]
+            return lines or [exact([(" asking the engine about this request …", "label")], width)]
+        return [*lines, *_body(detail, view, width, left - len(lines))]
 
-    return framed(top, body, chrome, cells, rows)
+    return framed(top, body, chrome, width, height)
 
 
-def _heading(detail: RequestDetail | None, cells: int) -> Line:
+def _heading(detail: RequestDetail | None, width: int) -> Line:
     if detail is None:
-        return heading("Request", "", cells)
+        return heading("Request", "", width)
     marks = {"waiting": "·", "finished": "✓"} | dict.fromkeys(("cancelled", "failed", "rejected"), "✗")
     mark = marks.get(detail.state) or STATE_MARKS[detail.state]
     reason = f" ({clean(detail.finish_reason)})" if detail.finish_reason and detail.state == "finished" else ""
@@ -51,38 +51,38 @@ def _heading(detail: RequestDetail | None, cells: int) -> Line:
     style = detail.state if detail.state in STATE_MARKS else "critical" if detail.state == "failed" else "value"
     return page_line(
         [(" Request  ", "title"), (f"{mark} {detail.state}{reason}", style), (f"{slot}  ", "label"),
-         (clean(detail.user or UNKNOWN), "value"), (f"  {clean(detail.request_id)}", "label")], cells)  # fmt: skip
+         (clean(detail.user or UNKNOWN), "value"), (f"  {clean(detail.request_id)}", "label")], width)  # fmt: skip
 
 
-def _body(detail: RequestDetail, view: View, cells: int, rows: int) -> list[Line]:
+def _body(detail: RequestDetail, view: View, width: int, height: int) -> list[Line]:
     frame = view.frame
     pool, limits = (frame.pool, frame.limits) if frame is not None else (PoolInfo(), LimitInfo())
     lines = [
-        *sentence(detail, cells, 3 if cells >= 80 else 4),
-        blank(cells),
-        *facts(detail, pool, limits, cells),
-        blank(cells),
+        *sentence(detail, width, 3 if width >= 80 else 4),
+        blank(width),
+        *facts(detail, pool, limits, width),
+        blank(width),
     ]
-    lines += [*phase_bar(detail, cells), blank(cells)]
-    room = max(0, rows - len(lines))
-    if cells >= WIDE and detail.chunks:
-        main, side = cells * 59 // 100, cells - cells * 59 // 100 - 1
+    lines += [*phase_bar(detail, width), blank(width)]
+    room = max(0, height - len(lines))
+    if width >= WIDE and detail.chunks:
+        main, side = width * 59 // 100, width - width * 59 // 100 - 1
         return lines + beside(_gaps(detail, main, room), chunk_lines(detail.chunks, side, room), main, side)[:room]
-    gaps = _gaps(detail, cells, room)
+    gaps = _gaps(detail, width, room)
     left = room - len(gaps) - 1
-    return [*lines, *gaps, blank(cells), *chunk_lines(detail.chunks, cells, left)] if left >= 3 else [*lines, *gaps]
+    return [*lines, *gaps, blank(width), *chunk_lines(detail.chunks, width, left)] if left >= 3 else [*lines, *gaps]
 
 
-def _gaps(detail: RequestDetail, cells: int, rows: int) -> list[Line]:
+def _gaps(detail: RequestDetail, width: int, height: int) -> list[Line]:
     """The plot and the longest gaps, sharing the rows."""
-    if rows < 2:
+    if height < 2:
         return []
-    listed = len(long_gaps(detail, cells, max(0, (rows - 1) // 2)))
-    plot_rows = max(1, min(12, rows - 1 - listed - (1 if listed else 0)))
+    listed = len(long_gaps(detail, width, max(0, (height - 1) // 2)))
+    plot_rows = max(1, min(12, height - 1 - listed - (1 if listed else 0)))
     if not detail.gaps:
         plot_rows = 0
-    lines = gap_plot(detail, cells, plot_rows)
-    return [*lines, blank(cells), *long_gaps(detail, cells, listed)][:rows] if listed else lines[:rows]
+    lines = gap_plot(detail, width, plot_rows)
+    return [*lines, blank(width), *long_gaps(detail, width, listed)][:height] if listed else lines[:height]
 
 
 class RequestPage(Page):
@@ -98,8 +98,8 @@ class RequestPage(Page):
         self._open = False
         self.handlers = {Command.MOVE: self.move, Command.CANCEL: self.cancel}
 
-    def compose(self, view: View, chrome: Chrome, cells: int, rows: int) -> list[Line]:
-        return compose_request(self.detail, self.problem, view, chrome, cells=cells, rows=rows)
+    def compose(self, view: View, chrome: Chrome, width: int, height: int) -> list[Line]:
+        return compose_request(self.detail, self.problem, view, chrome, width=width, height=height)
 
     def opened(self, argument: str | None) -> None:
         """Show the request with this id, or the previous one again."""

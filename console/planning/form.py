@@ -30,26 +30,40 @@ class Field:
 
     name: str
     label: str
+    """For the list of inputs."""
     help: str
     """What can be typed, and what automatic means."""
     steps: tuple[float, ...]
-    """Sizes of a step; each holds up to ten times its size, the last one for ever. Empty: a choice or a memory."""
+    """Sizes of a step. Each is used up to ten times its size, the last one beyond. Empty: not a number."""
     low: float = 1
     high: float = 1e6
     unit: str = ""
+    long_label: str = ""
+    """For the heading, if it differs from ``label``."""
+
+    @property
+    def title(self) -> str:
+        """The label in full."""
+        return self.long_label or self.label
 
 
 FIELDS = (
     Field("users", "users", f"people or agents; empty: {USERS}", (1, 5, 10), high=100_000),
-    Field("turn_seconds", "a turn each", f"seconds, 0: never pause; empty: {TURN_SECONDS:g}", (5, 10), 0, 86_400, "s"),
-    Field("generate_seconds", "of it work", "seconds for one turn; empty: from speed, else 12", (1, 5), 0.1, 3600, "s"),
-    Field("prompt", "prompt", "tokens, earlier turns included; empty: not known", (50, 500), high=1 << 20, unit="tok"),
-    Field("answer", "answer", "tokens; empty: not known", (50, 100), high=1 << 20, unit="tok"),
     Field(
-        "context", "context", "tokens of one conversation; empty: what they need, else as it is", (256, 1024),
+        "turn_seconds", "turn every", f"seconds, 0: no pauses; empty: {TURN_SECONDS:g}", (5, 10), 0, 86_400, "s",
+        "one turn every",
+    ),
+    Field(
+        "generate_seconds", "busy / turn", "seconds; empty: from speed, else 12", (1, 5), 0.1, 3600, "s",
+        "busy time per turn",
+    ),
+    Field("prompt", "prompt", "tokens, earlier turns included; empty: unknown", (50, 500), high=1 << 20, unit="tok"),
+    Field("answer", "answer", "tokens; empty: unknown", (50, 100), high=1 << 20, unit="tok"),
+    Field(
+        "context", "context", "tokens of one conversation; empty: as needed, else the current one", (256, 1024),
         SETTINGS["context"].minimum or 1, SETTINGS["context"].maximum or 1, "tok",
     ),
-    Field("kv_dtype", "cache type", f"{', '.join(KV_VALUE_BYTES)}; empty: as it runs", ()),
+    Field("kv_dtype", "cache type", f"{', '.join(KV_VALUE_BYTES)}; empty: the current one", ()),
     Field("memory", "memory", "16GiB of RAM, or gpu 24GiB; empty: this machine", ()),
 )  # fmt: skip
 KV_CHOICES: tuple[str | None, ...] = (None, *KV_VALUE_BYTES)
@@ -78,7 +92,7 @@ class Form:
         one = by_name(name)
         value = _PARSERS.get(name, lambda words: _number(one, words))(text)
         if value is None:
-            return self, f"{one.label}: {one.help}"
+            return self, f"{one.title}: {one.help}"
         return self.put(name, value), None
 
     def stepped(self, name: str, direction: int, plan: Plan) -> Form:
@@ -164,8 +178,8 @@ def origin(name: str, form: Form, plan: Plan) -> str:
     if name == "generate_seconds":
         return "assumed" if plan.assumed else "from speed"
     if name == "context":
-        return "needed" if plan.question.prompt and plan.question.answer else "as it is"
-    return {"users": "assumed", "turn_seconds": "assumed", "kv_dtype": "as it runs", "memory": "here"}.get(name, "")
+        return "needed" if plan.question.prompt and plan.question.answer else "current"
+    return {"users": "assumed", "turn_seconds": "assumed", "kv_dtype": "current", "memory": "this one"}.get(name, "")
 
 
 def _to_step(value: float, steps: tuple[float, ...], direction: int) -> float:

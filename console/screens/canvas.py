@@ -51,11 +51,11 @@ class Canvas(Widget, can_focus=False):
 
     def render_line(self, y: int) -> Strip:
         """One row as a strip of exactly the widget's width."""
-        cells = self.size.width
-        line = self._lines[y] if y < len(self._lines) else blank(cells)
+        width = self.size.width
+        line = self._lines[y] if y < len(self._lines) else blank(width)
         dimmed = bool(line) and line[-1] == ("", "dimmed")
-        if line_width(line) != cells:
-            line = exact(line, cells)
+        if line_width(line) != width:
+            line = exact(line, width)
         styles: dict[str, Style] = self._theme.styles
         segments = [
             Segment(
@@ -65,4 +65,4 @@ class Canvas(Widget, can_focus=False):
             for text, name in line
             if text
         ]
-        return Strip(segments, cells)
+        return Strip(segments, width)

@@ -1,4 +1,4 @@
-"""Keys and signs, from the one registry of actions."""
+"""The help screen: keys, from the registry of actions, and signs."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ CELLS = 78
 
 _STATES = {
     "idle": "free",
-    "prefill": "its prompt is being read",
-    "decode": "writes a token each step",
-    "held": "done, waits for its batch",
-    "preempted": "lost its KV, is computed again",
-    "swapped": "its KV lies in host memory",
+    "prefill": "its prompt is being computed",
+    "decode": "generates a token in each step",
+    "held": "finished, waits for its batch",
+    "preempted": "lost its KV and is computed again",
+    "swapped": "its KV is in host memory",
 }
 
 
 def help_lines(keymap: Keymap) -> list[Line]:
-    """The whole text, each line of :data:`CELLS` cells."""
+    """The whole text; each line has :data:`CELLS` cells."""
     lines: list[Line] = []
     for group, actions in keymap.groups().items():
         lines.append(exact([(f" {group}", "title")], CELLS))
@@ -44,13 +44,13 @@ def help_lines(keymap: Keymap) -> list[Line]:
         lines.append(exact([mark, (meaning, "text")], CELLS))
     lines += [
         exact([("   ", "text"), (BAR_LIVE, "live"), (" live: KV of running requests  ", "text"), (BAR_CACHED, "cached"),
-               (" cached: can be taken at any time  ", "text"), (BAR_FREE, "free"), (" free", "text")], CELLS),
-        exact([("   TTFT = intake + queue wait + fill (prefill). ITL: gap between two tokens.", "text")], CELLS),
-        exact([("   last gaps: second bar is the typical gap; each step up doubles it.", "text")], CELLS),
-        exact([("   recompute x2 4.2s: preempted twice, stood still for 4.2 s, computed again.", "text")], CELLS),
-        exact([("   Temperature 0 gives one text whatever else runs with fp32, or int8 weights", "text")], CELLS),
-        exact([("   on native kernels; else the batch may turn a tie. Alone: mode serial.", "text")], CELLS),
-        exact([("   –: not known.   n=: how many samples a percentile has.", "text")], CELLS),
+               (" cached: can be evicted  ", "text"), (BAR_FREE, "free"), (" free", "text")], CELLS),
+        exact([("   TTFT = preprocessing (prep) + queue (q) + prefill. ITL: gap between tokens.", "text")], CELLS),
+        exact([("   last gaps: the second bar is the typical gap; each step up doubles it.", "text")], CELLS),
+        exact([("   recompute x2 4.2s: preempted twice, stalled for 4.2 s, computed again.", "text")], CELLS),
+        exact([("   At temperature 0, fp32 and native int8 give the same text whatever else", "text")], CELLS),
+        exact([("   runs; with other types a near tie may depend on the batch (not in serial).", "text")], CELLS),
+        exact([("   –: unknown.   n=: number of samples of a percentile.", "text")], CELLS),
     ]  # fmt: skip
     return lines
 
@@ -73,11 +73,11 @@ class HelpScreen(ModalScreen[None]):
         super().__init__()
         self._on_quit = on_quit
         self._text = help_lines(keymap)
-        self._canvas = Canvas(theme, ascii_only=ascii_only, id="panel")
+        self.canvas = Canvas(theme, ascii_only=ascii_only, id="panel")
         self._offset = 0
 
     def compose(self) -> ComposeResult:
-        yield self._canvas
+        yield self.canvas
 
     def on_mount(self) -> None:
         self._draw()
@@ -94,9 +94,9 @@ class HelpScreen(ModalScreen[None]):
         self.dismiss(None)
         self.app.call_later(self._on_quit)
 
-    def action_move(self, rows: int) -> None:
+    def action_move(self, height: int) -> None:
         """Scroll."""
-        self._offset += rows
+        self._offset += height
         self._draw()
 
     def _draw(self) -> None:
@@ -106,9 +106,9 @@ class HelpScreen(ModalScreen[None]):
         shown = text[self._offset : self._offset + room]
         below = len(text) - self._offset - len(shown)
         more = f"   ↓ {below} more lines: j k" if below else ""
-        cells = min(CELLS, self.app.size.width - 2)
-        lines = [exact([*line], cells) for line in shown]
-        lines.append(exact([(" esc closes", "key"), (more, "label")], cells))
-        self._canvas.styles.width = cells + 2  # with its border
-        self._canvas.styles.height = len(lines) + 2
-        self._canvas.show(lines)
+        width = min(CELLS, self.app.size.width - 2)
+        lines = [exact([*line], width) for line in shown]
+        lines.append(exact([(" esc closes", "key"), (more, "label")], width))
+        self.canvas.styles.width = width + 2  # with its border
+        self.canvas.styles.height = len(lines) + 2
+        self.canvas.show(lines)

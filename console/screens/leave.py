@@ -1,4 +1,4 @@
-"""Leaving a console that started its engine: stop the engine too, leave it running, or stay."""
+"""The question when quitting a console that started its engine: stop the engine, leave it running, or stay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from textual.screen import ModalScreen
 
 from slotdeck.console.drawing.cells import Line, Span, blank, clean, exact
 from slotdeck.console.screens.canvas import Canvas
-from slotdeck.console.session.leaving import Choice, Leaving
+from slotdeck.console.session.leaving import LeaveChoice, Leaving
 from slotdeck.console.terminal.themes import ConsoleTheme
 
 CELLS = 60
@@ -44,7 +44,7 @@ class LeaveScreen(ModalScreen[None]):
     def on_resize(self) -> None:
         self.refresh_text()
 
-    def action_choose(self, choice: Choice) -> None:
+    def action_choose(self, choice: LeaveChoice) -> None:
         """Answer the question: stop, leave, stay or force."""
         if self._leaving.choose(choice):
             self.dismiss(None)
@@ -53,9 +53,9 @@ class LeaveScreen(ModalScreen[None]):
 
     def refresh_text(self) -> None:
         """Draw the question, or the progress of the drain."""
-        cells = min(CELLS, self.app.size.width - 2)
-        lines = [blank(cells), *(exact(line, cells) for line in self._text()), blank(cells)]
-        self._canvas.styles.width = cells + 2  # with its border
+        width = min(CELLS, self.app.size.width - 2)
+        lines = [blank(width), *(exact(line, width) for line in self._text()), blank(width)]
+        self._canvas.styles.width = width + 2  # with its border
         self._canvas.styles.height = len(lines) + 2
         self._canvas.show(lines)
 
@@ -65,26 +65,26 @@ class LeaveScreen(ModalScreen[None]):
         running = view.occupied or 0
         waiting = (view.frame.waiting_count or 0) if view.frame else 0
         if leaving.stage == "stopping":
-            left = "nothing runs any more" if not running else f"{_people(running, 'still running')}"
+            left = "no request is running" if not running else f"{_people(running, 'still running')}"
             return [
                 ((f"  Stopping the engine: {left}.", "title"),),
-                (("  New requests get 503 until it is gone.", "text"),),
+                (("  New requests get 503 until it has ended.", "text"),),
                 (),
-                _choice("q", "stop now, whatever still runs is cut"),
-                _choice("l", "leave the console, the engine ends by itself"),
+                _choice("q", "stop now and cut running requests off"),
+                _choice("l", "leave the console; the engine ends by itself"),
             ]
         if leaving.stage == "forcing":
             return [(("  Stopping the engine now.", "title"),)]
         idle = running + waiting == 0
-        now = "Nobody is being served" if idle else f"{_people(running, 'running')}, {waiting} waiting"
+        now = "No request is being served" if idle else f"{_people(running, 'running')}, {waiting} waiting"
         question: list[Line] = [
             ((f"  {now}. Leave how?", "title"),),
             (),
-            _choice("s", "stop the engine too" if idle else "stop the engine too, after running ones finish"),
-            *([_choice("", "who waits gets 503")] if waiting else []),
+            _choice("s", "stop the engine too" if idle else "stop the engine too, once running requests finish"),
+            *([_choice("", "waiting requests get 503")] if waiting else []),
             _choice("l", "leave it running (slotdeck finds it again)"),
             _choice("esc", "stay here"),
-            _choice("q", "stop the engine now" if idle else "stop the engine now, requests are cut"),
+            _choice("q", "stop the engine now" if idle else "stop the engine now and cut requests off"),
         ]
         if leaving.problem:
             question += [(), ((f"  {clean(leaving.problem)}", "critical"),)]

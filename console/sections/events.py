@@ -1,4 +1,4 @@
-"""The event log: the newest entries at the bottom, wall clock, mark, sentence."""
+"""The event log: wall clock, mark and sentence of each entry, the newest at the bottom."""
 
 from __future__ import annotations
 
@@ -40,33 +40,33 @@ _LOUD = {
 
 
 _BEFORE_TEXT = 12
-"""Cells of margin, clock and mark before the sentence."""
+"""Cells of the margin, the clock and the mark before the sentence."""
 
 _MAX_ROWS = 4
-"""Of one entry: its numbers stand at the end, so a sentence goes on below before it is cut."""
+"""Rows of one entry. Its numbers are at the end, so a long sentence is wrapped and not cut."""
 
 
-def event_lines(entries: Sequence[LogEntry], cells: int, rows: int, title: str = "events") -> list[Line]:
-    """Exactly ``rows`` rows: a heading, then the last entries, each on as many rows as it needs."""
-    if rows <= 0:
+def event_lines(entries: Sequence[LogEntry], width: int, height: int, title: str = "events") -> list[Line]:
+    """Exactly ``height`` lines: a heading, then the last entries, each on as many rows as it needs."""
+    if height <= 0:
         return []
     shown: list[Line] = []
-    for entry in reversed(entries[-rows:]):
-        room = rows - 1 - len(shown)
+    for entry in reversed(entries[-height:]):
+        room = height - 1 - len(shown)
         if room <= 0:
             break
-        shown = _entry_lines(entry, cells, min(_MAX_ROWS, room)) + shown
-    lines = [exact([(f" {title}", "label")], cells), *shown]
-    return lines + [blank(cells)] * (rows - len(lines))
+        shown = _entry_lines(entry, width, min(_MAX_ROWS, room)) + shown
+    lines = [exact([(f" {title}", "label")], width), *shown]
+    return lines + [blank(width)] * (height - len(lines))
 
 
-def _entry_lines(entry: LogEntry, cells: int, rows: int) -> list[Line]:
+def _entry_lines(entry: LogEntry, width: int, height: int) -> list[Line]:
     stamp = time.strftime("%H:%M:%S", time.localtime(entry.time))
     mark, style = _MARKS.get(entry.kind, ("·", "label"))
     loud = entry.kind in _LOUD
     text_style = "text" if loud else "label"
-    first, *more = wrap(clean(entry.text), max(1, cells - _BEFORE_TEXT), rows) or [""]
+    first, *more = wrap(clean(entry.text), max(1, width - _BEFORE_TEXT), height) or [""]
     return [
-        exact([(f" {stamp} ", "label"), (mark, style), (" ", "text"), (first, text_style)], cells),
-        *(exact([(" " * _BEFORE_TEXT, "text"), (text, text_style)], cells) for text in more),
+        exact([(f" {stamp} ", "label"), (mark, style), (" ", "text"), (first, text_style)], width),
+        *(exact([(" " * _BEFORE_TEXT, "text"), (text, text_style)], width) for text in more),
     ]

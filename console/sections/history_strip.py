@@ -1,11 +1,11 @@
-"""The strip below a picture of the past: how busy it was, what happened, and where one stands."""
+"""The strip below the History page: how busy the engine was, what happened, and which instant is shown."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 
-from slotdeck.console.drawing.cells import Line, Span, exact, width
+from slotdeck.console.drawing.cells import Line, Span, cell_width, exact
 from slotdeck.console.drawing.glyphs import SPARK
 from slotdeck.engine.telemetry.frame import FrameEvent
 from slotdeck.engine.telemetry.history.schema import ChunkSummary
@@ -20,18 +20,18 @@ _MARKS: dict[str, Span] = {
     "rejected": ("✗", "warn"),
     "setting_changed": ("±", "key"),
 }
-"""Of several events in one cell the gravest is shown."""
+"""If a cell has several events, the most serious one is shown."""
 
 
 def strip_lines(
-    chunks: Sequence[ChunkSummary], events: Sequence[FrameEvent], *, start: float, seconds: float, at: float, cells: int
+    chunks: Sequence[ChunkSummary], events: Sequence[FrameEvent], *, start: float, seconds: float, at: float, width: int
 ) -> list[Line]:
-    """Three lines: load as bars (nothing where nothing was recorded), marks of loud events, and the place of ``at``."""
+    """Three lines: load as bars (blank where nothing was recorded), marks of events, and the instant ``at``."""
     first, last = _clock(start, seconds), _clock(start + seconds, seconds)
     left, right = len(first) + 2, len(last) + 2
-    room = cells - left - right
+    room = width - left - right
     if room < 10:
-        return [exact([], cells)] * ROWS
+        return [exact([], width)] * ROWS
     bars: list[int | None] = [None] * room
     for chunk in chunks:
         busy = (chunk.running or 0) + (chunk.waiting or 0)
@@ -49,17 +49,17 @@ def strip_lines(
             marks[cell] = max(marks.get(cell, event.kind), event.kind, key=lambda kind: _WEIGHT[kind])
     place = max(0, min(room - 1, int((at - start) / seconds * room)))
     return [
-        exact([(f" {first} ", "label"), (text, "decode"), (f" {last} ", "label")], cells),
-        exact([(" " * left, "text"), *(_MARKS.get(marks.get(c, ""), (" ", "text")) for c in range(room))], cells),
-        _cursor(left + place, f"{time.strftime('%H:%M:%S', time.localtime(at))}  most {top}", cells),
+        exact([(f" {first} ", "label"), (text, "decode"), (f" {last} ", "label")], width),
+        exact([(" " * left, "text"), *(_MARKS.get(marks.get(c, ""), (" ", "text")) for c in range(room))], width),
+        _cursor(left + place, f"{time.strftime('%H:%M:%S', time.localtime(at))}  max {top}", width),
     ]
 
 
-def _cursor(place: int, label: str, cells: int) -> Line:
-    """An arrow below the place, the label on the side where there is room."""
-    if place + 2 + width(label) < cells:
-        return exact([(" " * place, "text"), ("↑ ", "key"), (label, "label")], cells)
-    return exact([(" " * (place - width(label) - 1), "text"), (f"{label} ", "label"), ("↑", "key")], cells)
+def _cursor(place: int, label: str, width: int) -> Line:
+    """An arrow below the instant, with its label on the side where there is room."""
+    if place + 2 + cell_width(label) < width:
+        return exact([(" " * place, "text"), ("↑ ", "key"), (label, "label")], width)
+    return exact([(" " * (place - cell_width(label) - 1), "text"), (f"{label} ", "label"), ("↑", "key")], width)
 
 
 def _clock(at: float, seconds: float) -> str:

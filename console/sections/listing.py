@@ -1,4 +1,4 @@
-"""Which requests are listed, in which order, and which one is selected. Pure: from a frame and what the admin chose."""
+"""Which requests are listed, in which order, and which one is selected. Pure."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ SORTS: dict[str, tuple[Callable[[SlotInfo], float | str], bool]] = {
 
 @dataclass(frozen=True)
 class Cursor:
-    """What is selected: a slot by its number, or one who waits by the request."""
+    """What is selected: a slot by its number, or a waiting request by its id."""
 
     slot: int | None = None
     request_id: str | None = None
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What the admin chose to see of the requests."""
+class ListState:
+    """What the admin selected, filtered and sorted."""
 
     cursor: Cursor | None = None
     offset: int = 0
-    """Slots scrolled out above."""
+    """Slots hidden above the visible ones."""
     wanted: str = ""
-    """The filter."""
+    """The text of the filter."""
     sort: str = "slot"
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The requests to list and the place of the selected one among slots and waiting together."""
+    """The requests to list, and the place of the selected one counted over slots and waiting requests."""
 
     slots: tuple[SlotInfo, ...]
     waiting: tuple[WaitingInfo, ...]
@@ -62,14 +62,14 @@ class Listing:
 
     @property
     def selected_waiting(self) -> int | None:
-        """Place among those who wait."""
+        """Place among the waiting requests."""
         if self.selected is None or self.selected < len(self.slots):
             return None
         return self.selected - len(self.slots)
 
     @property
     def row(self) -> SlotInfo | WaitingInfo | None:
-        """What is selected."""
+        """The selected slot or waiting request."""
         if self.selected is None:
             return None
         slots = len(self.slots)
@@ -86,8 +86,8 @@ class Listing:
         return Cursor(request_id=self.waiting[place - len(self.slots)].request_id)
 
 
-def listing(frame: Frame, choice: Choice) -> Listing:
-    """Filtered, sorted, and the selected row found again: one who waited is followed into its slot."""
+def listing(frame: Frame, choice: ListState) -> Listing:
+    """Filter, sort, and find the selected row again. A selected waiting request is followed into its slot."""
     text = choice.wanted.casefold()
     slots = [slot for slot in frame.slots if not text or _matches(text, slot.user, slot.state, slot.request_id)]
     waiting = [

@@ -1,4 +1,4 @@
-"""A plan as lines: inputs beside what fits, then what to set, then what to know. Pure."""
+"""A plan as lines: the inputs beside what fits, then advised settings, then verdicts. Pure."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from slotdeck.engine.telemetry.frame import LimitInfo
 
 FORM_CELLS = 39
 FACT_CELLS = 39
-"""Least of the column beside the inputs; on narrower terminals it comes below them."""
+"""Smallest width of the column beside the inputs. On narrower terminals it comes below them."""
 ROWS = len(FIELDS) + 1
-"""Of the upper part."""
+"""Rows of the upper part."""
 _LABEL, _VALUE = 12, 12
 
 
-def upper_lines(plan: Plan, form: Form, place: int, cells: int) -> list[Line]:
-    """The inputs and, beside them where there is room, what fits: ROWS lines."""
-    inputs, end = _inputs(plan, form, place), cells - FORM_CELLS - 1
+def upper_lines(plan: Plan, form: Form, place: int, width: int) -> list[Line]:
+    """The inputs and, if there is room beside them, what fits: ROWS lines."""
+    inputs, end = _inputs(plan, form, place), width - FORM_CELLS - 1
     if end < FACT_CELLS:
-        return [exact(line, cells) for line in inputs]
+        return [exact(line, width) for line in inputs]
     return beside(inputs, _facts(plan, end), FORM_CELLS, end)
 
 
-def fact_lines(plan: Plan, cells: int) -> list[Line]:
-    """What fits, where there was no room for it beside the inputs."""
-    return _facts(plan, cells) if cells - FORM_CELLS - 1 < FACT_CELLS else []
+def fact_lines(plan: Plan, width: int) -> list[Line]:
+    """What fits, if there was no room for it beside the inputs."""
+    return _facts(plan, width) if width - FORM_CELLS - 1 < FACT_CELLS else []
 
 
 def _inputs(plan: Plan, form: Form, place: int) -> list[Line]:
-    lines = [exact([(" who and where", "title")], FORM_CELLS)]
+    lines = [exact([(" people and machine", "title")], FORM_CELLS)]
     for number, one in enumerate(FIELDS):
         here = number == place
         value = shown(one.name, form, plan)
@@ -51,7 +51,7 @@ def _inputs(plan: Plan, form: Form, place: int) -> list[Line]:
     return lines
 
 
-def _facts(plan: Plan, cells: int) -> list[Line]:
+def _facts(plan: Plan, width: int) -> list[Line]:
     question, capacity, load = plan.question, plan.capacity, plan.load
     model, kv = question.model, question.kv_dtype
     scales = model.scale_bytes(kv)
@@ -67,21 +67,21 @@ def _facts(plan: Plan, cells: int) -> list[Line]:
         ("in flight", f"{load.in_flight:.3g} of {load.users}"),
         ("wants", f"{plan.wanted_slots} slots, {plan.wanted_slots * capacity.context:,} tok"),
     ]  # fmt: skip
-    lines = [exact([(" what fits", "title")], cells)]
+    lines = [exact([(" what fits", "title")], width)]
     for label, text in rows:
         strong = "title" if label in ("fits", "in flight") else "value"
         if label == "fits" and capacity.conversations < plan.wanted_slots:
             strong = "warn"
-        lines.append(exact([(f" {label:<13}", "label"), (text, strong)], cells))
+        lines.append(exact([(f" {label:<13}", "label"), (text, strong)], width))
     return lines
 
 
-def setting_lines(plan: Plan, limits: LimitInfo, cells: int) -> list[Line]:
-    """What to set, beside what is in force, each with its reason."""
+def setting_lines(plan: Plan, limits: LimitInfo, width: int) -> list[Line]:
+    """The advised settings beside those in force, each with its reason."""
     lines: list[Line] = []
     if plan.settings:
         head = f" {'set':<11}{'now':>9}{'':>3}{'advised':<9}"
-        lines.append(exact([(head, "label"), ("a applies them, u takes them back", "label")], cells))
+        lines.append(exact([(head, "label"), ("a applies them, u undoes it", "label")], width))
     for one in plan.settings:
         now = getattr(limits, one.name, None)
         differs = now != one.value
@@ -93,26 +93,26 @@ def setting_lines(plan: Plan, limits: LimitInfo, cells: int) -> list[Line]:
             (" → " if differs else " = ", "label"),
             (left(formats.whole(one.value), 9), "title" if differs else "value"),
         ]
-        lines += _hanging(start, 33, one.reason, "label", cells)
+        lines += _hanging(start, 33, one.reason, "label", width)
     return lines
 
 
-def verdict_lines(plan: Plan, cells: int) -> list[Line]:
-    """What to know, the worst first, and what was assumed."""
+def verdict_lines(plan: Plan, width: int) -> list[Line]:
+    """Verdicts, the worst first, and what was assumed."""
     lines: list[Line] = []
     for verdict in plan.verdicts:
         mark = {"critical": " ! ", "warn": " - ", "ok": "   "}[verdict.level]
-        lines += _hanging([(mark, verdict.level)], 3, verdict.text, verdict.level if mark.strip() else "text", cells)
+        lines += _hanging([(mark, verdict.level)], 3, verdict.text, verdict.level if mark.strip() else "text", width)
     for text in (*(f"Assumed: {one}." for one in plan.assumed), *plan.question.model.notes):
-        lines += _hanging([("   ", "text")], 3, text, "label", cells)
+        lines += _hanging([("   ", "text")], 3, text, "label", width)
     return lines
 
 
-def simulation_lines(expected: Sequence[ServiceForecast], cells: int) -> list[Line]:
-    """What was simulated of the settings in force and of those advised."""
+def simulation_lines(expected: Sequence[ServiceForecast], width: int) -> list[Line]:
+    """The simulated results of the current and of the advised settings."""
     head = f" {'simulated':<12}{'TTFT p95':>9}{'ITL p95':>9}{'tok/s':>7}{'preempted':>11}{'refused':>9}{'served':>8}"
-    lines = [exact([(head, "label")], cells)]
-    for name, one in zip(("as it is", "advised"), expected, strict=True):
+    lines = [exact([(head, "label")], width)]
+    for name, one in zip(("current", "advised"), expected, strict=True):
         spans: list[Span] = [
             (f" {name:<12}", "text"),
             (right(formats.seconds(one.ttft_p95), 9), "value"),
@@ -122,11 +122,11 @@ def simulation_lines(expected: Sequence[ServiceForecast], cells: int) -> list[Li
             (right(formats.count(one.refused), 9), "warn" if one.refused else "value"),
             (right(formats.count(one.finished), 8), "value"),
         ]
-        lines.append(exact(spans, cells))
+        lines.append(exact(spans, width))
     return lines
 
 
-def _hanging(start: list[Span], indent: int, text: str, style: str, cells: int) -> list[Line]:
-    rows = wrap(clean(text[:200]) + clean(text[200:400]), cells - indent - 1, 4)
-    lines = [exact([*start, (rows[0], style)], cells)]
-    return lines + [exact([(" " * indent, "text"), (row, style)], cells) for row in rows[1:]]
+def _hanging(start: list[Span], indent: int, text: str, style: str, width: int) -> list[Line]:
+    rows = wrap(clean(text[:200]) + clean(text[200:400]), width - indent - 1, 4)
+    lines = [exact([*start, (rows[0], style)], width)]
+    return lines + [exact([(" " * indent, "text"), (row, style)], width) for row in rows[1:]]

@@ -1,4 +1,4 @@
-"""One request's life in lines: the sentence, the parts of its time as one bar, its gaps as a plot, its chunks."""
+"""One request over time: a sentence, its phases as a bar, its gaps as a plot, its prefill chunks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from slotdeck.console.drawing.cells import (
     Line,
     Span,
     blank,
+    cell_width,
     clean,
     exact,
     left,
     line_width,
     right,
-    width,
     wrap,
 )
 from slotdeck.console.drawing.plot import column_rows, logarithmic
@@ -28,7 +28,7 @@ Phase = tuple[str, float, float]
 """Name, and seconds from arrival at which it begins and ends."""
 
 PHASES: dict[str, tuple[str, str]] = {
-    "intake": ("·", "label"),
+    "preprocessing": ("·", "label"),
     "queue": ("░", "label"),
     "prefill": ("▸", "prefill"),
     "decode": ("━", "decode"),
@@ -36,16 +36,16 @@ PHASES: dict[str, tuple[str, str]] = {
     "swapped": ("⇄", "swapped"),
     "again": ("▸", "warn"),
 }
-"""Sign and style of each part of a life; ``again`` is prefill of what a preemption threw away."""
+"""Sign and style of each phase. ``again`` is the prefill of what a preemption threw away."""
 
 MIN_SHOWN = 0.005
-"""Parts of fewer seconds in all are not worth a word."""
+"""Phases with fewer seconds in total are not listed."""
 
 BETWEEN_STEPS = 0.02
-"""Seconds below which a part is only the time between two steps, and belongs to the part before."""
+"""Phases with fewer seconds are only the time between two steps; they are added to the phase before."""
 
 _BEFORE_CAUSE = 18
-"""Cells of a long gap's line before the words."""
+"""Cells before the text in the line of a long gap."""
 
 _CAUSE_STYLES: dict[str, str] = {
     ".": "decode",
@@ -58,11 +58,11 @@ _CAUSE_STYLES: dict[str, str] = {
 
 
 def phases(detail: RequestDetail) -> list[Phase]:
-    """The parts of its time, in order and without overlap; they add up to its age."""
+    """The phases in order, without overlap. They add up to the age of the request."""
     age = detail.age or 0.0
     queued = detail.intake or 0.0
     started = queued + (detail.queue_wait or 0.0)
-    result: list[Phase] = [("intake", 0.0, queued), ("queue", queued, min(started, age))]
+    result: list[Phase] = [("preprocessing", 0.0, queued), ("queue", queued, min(started, age))]
     if detail.state == "waiting" or (detail.slot is None and detail.ttft is None):
         return [phase for phase in result if phase[2] > phase[1]]
     first = age if detail.ttft is None else min(detail.ttft, age)
@@ -80,7 +80,7 @@ def phases(detail: RequestDetail) -> list[Phase]:
         )
     edges = sorted({edge for _, start, end in marks for edge in (start, end) if started <= edge <= age})
     for start, end in pairwise(edges):
-        # The later a mark was added, the more it says about what really happened then.
+        # Later entries of the list take precedence: they say more exactly what happened.
         name = next((name for name, a, b in reversed(marks) if a <= start and end <= b), "decode")
         if len(result) > 2 and (result[-1][0] == name or end - start < BETWEEN_STEPS):
             result[-1] = (result[-1][0], result[-1][1], end)
@@ -89,11 +89,11 @@ def phases(detail: RequestDetail) -> list[Phase]:
     return [phase for phase in result if phase[2] > phase[1]]
 
 
-def phase_bar(detail: RequestDetail, cells: int) -> list[Line]:
-    """A bar over the whole life, and its parts with their seconds."""
+def phase_bar(detail: RequestDetail, width: int) -> list[Line]:
+    """The phases as a bar, and the seconds of each."""
     parts = phases(detail)
     age = detail.age or 0.0
-    room = cells - 2
+    room = width - 2
     spans: list[Span] = [(" ", "text")]
     for cell in range(max(0, room)):
         begin, end = age * cell / room, age * (cell + 1) / room
@@ -105,7 +105,7 @@ def phase_bar(detail: RequestDetail, cells: int) -> list[Line]:
                 key=lambda p: (min(p[2], end) - max(p[1], begin)) * (1e3 if p[0] in ("preempted", "swapped") else 1),
             )[0]
             if inside
-            else "intake"
+            else "preprocessing"
         )
         sign, style = PHASES[name]
         spans.append((sign, style))
@@ -115,11 +115,11 @@ def phase_bar(detail: RequestDetail, cells: int) -> list[Line]:
         if seconds >= MIN_SHOWN:
             sign, style = PHASES[name]
             legend += [(f" {sign} ", style), (f"{name} ", "label"), (formats.seconds(seconds), "value")]
-    return [exact(_merged(spans), cells), exact(legend, cells)]
+    return [exact(_merged(spans), width), exact(legend, width)]
 
 
 def _merged(spans: Sequence[Span]) -> list[Span]:
-    """Neighbours of one style in one span."""
+    """The spans with neighbours of equal style merged."""
     result: list[Span] = []
     for text, style in spans:
         if result and result[-1][1] == style:
@@ -129,14 +129,14 @@ def _merged(spans: Sequence[Span]) -> list[Span]:
     return result
 
 
-def sentence(detail: RequestDetail, cells: int, rows: int = 3) -> list[Line]:
-    """Why it waited, why it paused."""
-    lines = wrap(clean(detail.why[:200]) + clean(detail.why[200:400]), max(1, cells - 2), rows)
-    return [exact([(f" {text}", "title")], cells) for text in lines]
+def sentence(detail: RequestDetail, width: int, height: int = 3) -> list[Line]:
+    """Why the request waited and why it paused."""
+    lines = wrap(clean(detail.why[:200]) + clean(detail.why[200:400]), max(1, width - 2), height)
+    return [exact([(f" {text}", "title")], width) for text in lines]
 
 
-def facts(detail: RequestDetail, pool: PoolInfo, limits: LimitInfo, cells: int) -> list[Line]:
-    """Sizes, times, and the settings in force at its admission (before it: those of now)."""
+def facts(detail: RequestDetail, pool: PoolInfo, limits: LimitInfo, width: int) -> list[Line]:
+    """Sizes, times, and the settings at its admission, or the current ones if it was not admitted yet."""
     force = detail.settings or limits
     arrived = UNKNOWN if detail.arrived is None else time.strftime("%H:%M:%S", time.localtime(detail.arrived))
     sizes: list[Span] = [
@@ -153,31 +153,42 @@ def facts(detail: RequestDetail, pool: PoolInfo, limits: LimitInfo, cells: int) 
         sizes += [("  KV ", "label"), (formats.count(detail.kv_tokens), "value"), (" tok", "label")]
         if pool.bytes_per_token:
             held = (f" {formats.byte_count(detail.kv_tokens * pool.bytes_per_token)}", "label")
-            sizes += [held] if line_width(tuple(sizes)) + width(held[0]) <= cells else []
+            sizes += [held] if line_width(tuple(sizes)) + cell_width(held[0]) <= width else []
+    return [
+        exact(sizes, width),
+        exact(_ttft_parts(detail, width), width),
+        exact(
+            [(" admitted with  " if detail.settings else " settings now  ", "label"),
+             ("slots ", "label"), (formats.whole(force.slots), "value"),
+             ("  ctx ", "label"), (formats.whole(force.context), "value"),
+             ("  budget ", "label"), (formats.whole(force.budget), "value"),
+             ("  ", "text"), (clean(force.mode or ""), "value"),
+             *_changed(detail)], width),
+    ]  # fmt: skip
+
+
+def _ttft_parts(detail: RequestDetail, width: int) -> list[Span]:
+    """TTFT and its parts, then preemptions. The longest word is shortened if they do not fit."""
     preempted: list[Span] = []
     if detail.preemptions:
         preempted = [
             ("  preempted ", "label"), (f"{detail.preemptions}x {formats.seconds(detail.stalled)}", "preempted"),
         ]  # fmt: skip
-    return [
-        exact(sizes, cells),
-        exact(
-            [(" TTFT ", "label"), (formats.seconds(detail.ttft), "value"),
-             (" = intake ", "label"), (formats.seconds(detail.intake), "value"),
-             (" + queue ", "label"), (formats.seconds(detail.queue_wait), "value"),
-             (" + prefill ", "label"), (formats.seconds(detail.prefill), "value"), *preempted], cells),
-        exact(
-            [(" settings then  " if detail.settings else " settings now  ", "label"),
-             ("slots ", "label"), (formats.whole(force.slots), "value"),
-             ("  ctx ", "label"), (formats.whole(force.context), "value"),
-             ("  budget ", "label"), (formats.whole(force.budget), "value"),
-             ("  ", "text"), (clean(force.mode or ""), "value"),
-             *_changed(detail)], cells),
-    ]  # fmt: skip
+
+    def parts(preprocessing: str) -> list[Span]:
+        return [
+            (" TTFT ", "label"), (formats.seconds(detail.ttft), "value"),
+            (f" = {preprocessing} ", "label"), (formats.seconds(detail.intake), "value"),
+            (" + queue ", "label"), (formats.seconds(detail.queue_wait), "value"),
+            (" + prefill ", "label"), (formats.seconds(detail.prefill), "value"), *preempted,
+        ]  # fmt: skip
+
+    whole = parts("preprocessing")
+    return whole if line_width(tuple(whole)) <= width else parts("prep")
 
 
 def _changed(detail: RequestDetail) -> list[Span]:
-    """What was turned since it got its slot."""
+    """Settings that changed since the request got its slot."""
     admitted = (detail.intake or 0.0) + (detail.queue_wait or 0.0)
     since = [change for change in detail.changes if detail.settings is None or change.at >= admitted]
     if not since:
@@ -187,21 +198,21 @@ def _changed(detail: RequestDetail) -> list[Span]:
     return [(f"  at {formats.seconds(first.at)}: ", "label"), (clean(first.text), "key"), (more, "label")]
 
 
-def gap_plot(detail: RequestDetail, cells: int, rows: int) -> list[Line]:
-    """A heading and ``rows`` rows of columns, one for each gap or for the longest of those that share a cell."""
+def gap_plot(detail: RequestDetail, width: int, height: int) -> list[Line]:
+    """A heading and ``height`` rows of columns: one for each gap, or for the longest of those that share a cell."""
     number = len(detail.gaps)
     heading: list[Span] = [(" gaps ", "title"), (f"n={number}", "label")]
     if number:
         heading += [
             ("  p50 ", "label"), (formats.gap(detail.gap_p50), "value"),
             ("  p95 ", "label"), (formats.gap(detail.gap_p95), "value"),
-            ("  most ", "label"), (formats.gap(max(detail.gaps)), "value"),
+            ("  max ", "label"), (formats.gap(max(detail.gaps)), "value"),
             ("   log scale", "label"),
         ]  # fmt: skip
-    lines = [exact(heading, cells)]
-    if not number or rows <= 0:
-        return [*lines, *[blank(cells)] * max(0, rows)]
-    room = max(1, cells - 2)
+    lines = [exact(heading, width)]
+    if not number or height <= 0:
+        return [*lines, *[blank(width)] * max(0, height)]
+    room = max(1, width - 2)
     bins = [range(i * number // room, (i + 1) * number // room) for i in range(room)] if number > room else [
         range(i, i + 1) for i in range(number)
     ]  # fmt: skip
@@ -210,47 +221,47 @@ def gap_plot(detail: RequestDetail, cells: int, rows: int) -> list[Line]:
     low = max(min(values), (detail.gap_p50 or max(values)) / 2, 1e-6)
     heights = logarithmic([*values], low * 0.8, max(*values, low * 4))
     styles = [_CAUSE_STYLES.get(letter, "decode") for letter in (detail.gap_causes[i : i + 1] for i in largest)]
-    for row in column_rows(heights, rows):
+    for row in column_rows(heights, height):
         spans = [(" ", "text"), *zip(row, styles, strict=True)]
-        lines.append(exact(_merged(spans), cells))
+        lines.append(exact(_merged(spans), width))
     return lines
 
 
-def long_gaps(detail: RequestDetail, cells: int, rows: int) -> list[Line]:
-    """The longest gaps with what filled them, each on one row or two."""
+def long_gaps(detail: RequestDetail, width: int, height: int) -> list[Line]:
+    """The longest gaps and their causes, each on one or two rows."""
     lines: list[Line] = []
     for gap in detail.long_gaps:
-        room = min(2, rows - len(lines))
+        room = min(2, height - len(lines))
         if room <= 0:
             break
-        first, *more = wrap(clean(gap.text), max(1, cells - _BEFORE_CAUSE - 1), room) or [""]
+        first, *more = wrap(clean(gap.text), max(1, width - _BEFORE_CAUSE - 1), room) or [""]
         lines.append(
             exact(
                 [(f" {right(formats.gap(gap.seconds), 6)}", _CAUSE_STYLES[CAUSE_LETTERS[gap.cause]]),
-                 (f" at {left(formats.seconds(gap.at), 6)} ", "label"), (first, "text")], cells)
+                 (f" at {left(formats.seconds(gap.at), 6)} ", "label"), (first, "text")], width)
         )  # fmt: skip
-        lines += [exact([(" " * _BEFORE_CAUSE, "text"), (text, "text")], cells) for text in more]
+        lines += [exact([(" " * _BEFORE_CAUSE, "text"), (text, "text")], width) for text in more]
     return lines
 
 
-def chunk_lines(chunks: Sequence[PrefillChunk], cells: int, rows: int) -> list[Line]:
-    """A heading, then prefill chunks, as many as there is room for, the newest at the bottom."""
-    if not chunks or rows < 2:
+def chunk_lines(chunks: Sequence[PrefillChunk], width: int, height: int) -> list[Line]:
+    """A heading, then as many prefill chunks as there is room for, the newest at the bottom."""
+    if not chunks or height < 2:
         return []
-    lines = [exact([(" prefill at   took tokens  with", "title")], cells)]
-    hidden = max(0, len(chunks) - (rows - 1))
+    lines = [exact([(" prefill at   took tokens  with", "title")], width)]
+    hidden = max(0, len(chunks) - (height - 1))
     if hidden:
         hidden += 1
-        lines.append(exact([(f" … {hidden} earlier chunks", "label")], cells))
+        lines.append(exact([(f" … {hidden} earlier chunks", "label")], width))
     for chunk in chunks[hidden:]:
         with_others = f"{chunk.others} others' " if chunk.others else ""
-        writing = f"{chunk.streams} writing" if chunk.streams else "" if chunk.others else "alone"
+        writing = f"{chunk.streams} decoding" if chunk.streams else "" if chunk.others else "alone"
         steps = f" in {chunk.steps} steps" if chunk.steps > 1 else ""
         again: Span = ("  again", "warn") if chunk.again else ("", "text")
         lines.append(
             exact(
                 [(f" {right(formats.seconds(chunk.at), 10)} ", "label"),
                  (right(formats.gap(chunk.seconds), 6), "value"), (right(formats.whole(chunk.tokens), 7), "value"),
-                 again, (f"  {with_others}{writing}{steps}", "label")], cells)
+                 again, (f"  {with_others}{writing}{steps}", "label")], width)
         )  # fmt: skip
     return lines

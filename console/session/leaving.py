@@ -12,7 +12,7 @@ from slotdeck.console.session.session import Session
 FORCED_EXIT_SECONDS = 3.0
 """Longest wait for an engine that was told to stop at once."""
 
-Choice = Literal["stop", "leave", "stay", "force"]
+LeaveChoice = Literal["stop", "leave", "stay", "force"]
 
 
 class Leaving:
@@ -52,7 +52,7 @@ class Leaving:
         self.stage, self.problem = "asking", ""
         self._ask()
 
-    def choose(self, choice: Choice) -> bool:
+    def choose(self, choice: LeaveChoice) -> bool:
         """Take the answer to the question. True closes the question."""
         closes = False
         if choice == "leave" or self._session.store.view.disconnected is not None:

@@ -1,6 +1,6 @@
-"""What a change of settings did: the 60 s before it beside the 60 s after it. Pure; fed with every frame.
+"""What a change of settings did: the 60 s before it and the 60 s after it. Pure; it is fed with every frame.
 
-Changes that follow one another within a minute are one comparison, from before the first to after the last.
+Changes within a minute of each other make one comparison, from before the first to after the last of them.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from slotdeck.console.state.time_series import changed_settings
 from slotdeck.engine.telemetry.frame import Frame, LimitInfo
 
 SECONDS = 60.0
-"""Of the engine's window of exact percentiles, before and after."""
+"""Length of the windows before and after; it is that of the engine's exact percentiles."""
 MIN_FIRST_TOKENS, MIN_GAPS = 5, 50
-"""Samples on each side below which a percentile says nothing."""
+"""Samples that a percentile needs on each side."""
 SHOWN_SECONDS = 180.0
-"""How long a finished comparison stays."""
+"""How long a finished comparison is shown."""
 MAX_HOLE = 5.0
-"""Seconds without frames after which the last one says nothing about what was before the change."""
+"""Seconds without frames after which the last frame cannot stand for the time before a change."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """The minute before or after; ``None`` is unknown."""
+    """The minute before or after a change; ``None`` is unknown."""
 
     ttft_p95: float | None
     ttft_count: int
@@ -46,20 +46,20 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparison:
-    """``after`` is None until the minute after the change has passed."""
+    """A change with the minutes before and after it. ``after`` is ``None`` until the minute after it has passed."""
 
     words: str
-    """What changed: ``slots 4→8, budget 64→128``."""
+    """The changes: ``slots 4→8, budget 64→128``."""
     began: float
-    """Wall clock of the last of these changes."""
+    """Wall clock of the last change."""
     before: Side
     after: Side | None = None
     left: int = 0
-    """Seconds until it is complete."""
+    """Seconds until the comparison is complete."""
 
     @property
     def enough(self) -> bool:
-        """Something can be said."""
+        """There are enough samples on both sides for at least one percentile."""
         after = self.after
         if after is None:
             return False
@@ -67,8 +67,8 @@ class Comparison:
         return first_tokens or (self.before.enough_gaps and after.enough_gaps)
 
 
-def in_words(comparison: Comparison) -> str:
-    """The outcome as one line of the event log."""
+def describe(comparison: Comparison) -> str:
+    """The result as one line of the event log."""
     before, after = comparison.before, comparison.after
     if after is None or not comparison.enough:
         return f"{comparison.words}: not enough traffic to compare before and after"
@@ -84,7 +84,7 @@ def in_words(comparison: Comparison) -> str:
 
 
 class Comparer:
-    """Watches settings and windows; :attr:`comparison` is the newest one."""
+    """Watches the settings and the engine's windows. :attr:`comparison` is the newest comparison."""
 
     def __init__(self) -> None:
         self.comparison: Comparison | None = None
@@ -93,10 +93,10 @@ class Comparer:
         self._preemptions: deque[tuple[float, int]] = deque()
         self._last: Frame | None = None
         self._first_limits: LimitInfo | None = None
-        """In force before the changes that are being compared."""
+        """The settings in force before the changes that are being compared."""
 
     def restart(self) -> None:
-        """Another engine: nothing of before can be compared with it."""
+        """Another engine sends the frames now. It cannot be compared with the one before."""
         self.comparison, self._last, self._first_limits = None, None, None
         self._preemptions.clear()
 

@@ -1,7 +1,7 @@
-"""From frames to the view that all widgets read; nothing else in the console keeps engine state.
+"""From frames to the view that pages draw. Nothing else in the console keeps the state of the engine.
 
-The store always follows the source; pausing means that a screen keeps an old :class:`View`. A view is immutable, so
-it can be kept, compared and drawn at any time.
+The store always follows the source; while the console is paused, the screen keeps an old :class:`View`. A view is
+immutable, so it can be kept, compared and drawn at any time.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from slotdeck.console.sources.base import Disconnected, EngineEnd, Past, Update
-from slotdeck.console.state.comparison import Comparer, Comparison, in_words
-from slotdeck.console.state.time_series import Trace, Tracer
+from slotdeck.console.state.comparison import Comparer, Comparison, describe
+from slotdeck.console.state.time_series import TimeSeries, TimeSeriesBuilder
 from slotdeck.engine.telemetry.frame import CounterInfo, Frame, LimitInfo
 
 MAX_EVENTS = 500
-"""Events kept for the log."""
+"""Events that are kept for the log."""
 
 RECENT = 60.0
-"""Seconds for which a counter that rose is shown as news."""
+"""Seconds for which a counter counts as recently increased."""
 
 
-_NO_TRACE = Trace()
+_NO_SERIES = TimeSeries()
 
 
 @dataclass(frozen=True)
 class LogEntry:
-    """One line of the event log. ``text`` is as it came: a widget cleans it."""
+    """One entry of the event log. ``text`` is as it came; whoever draws it cleans it."""
 
     time: float
     """Wall clock, seconds since the epoch."""
@@ -41,28 +41,28 @@ class View:
     """What is known at one instant."""
 
     frame: Frame | None = None
-    """The newest frame; None before the first one."""
+    """The newest frame; ``None`` before the first one."""
     disconnected: str | None = None
-    """Why no frames come at present."""
+    """Why no frames come now; ``None`` while they do."""
     disconnected_at: float | None = None
-    """Monotonic seconds at which they stopped coming."""
+    """Monotonic seconds at which the frames stopped."""
     ended: bool = False
-    """The source has nothing more to give, ever."""
+    """The source will never give another frame."""
     end: EngineEnd | None = None
-    """How the engine's process ended, if it did."""
+    """How the engine process ended; ``None`` while it runs or if that is unknown."""
     events: tuple[LogEntry, ...] = ()
     """Oldest first."""
     kv_swap_rate: float | None = None
-    """Bytes each second moved by KV swap, both ways."""
+    """Bytes per second moved by KV swap, in both directions together."""
     comparison: Comparison | None = None
-    """What the newest change of settings did, or will have done."""
-    trace: Trace = _NO_TRACE
-    """The last ten minutes, a sample a second."""
-    news: frozenset[str] = frozenset()
-    """Names of counters that rose in the last minute, as far as this console saw."""
+    """The minutes before and after the newest change of settings."""
+    series: TimeSeries = _NO_SERIES
+    """The last ten minutes, one sample a second."""
+    recently_increased: frozenset[str] = frozenset()
+    """Names of the counters that this console saw rise in the last minute."""
 
     def without_connection(self, newest: View) -> View:
-        """This view with what ``newest`` knows about the lost connection: for one that was kept while paused."""
+        """This view with what ``newest`` knows about the lost connection. Used for the view of a paused console."""
         return replace(
             self,
             disconnected=newest.disconnected,
@@ -73,12 +73,12 @@ class View:
 
     @property
     def limits(self) -> LimitInfo:
-        """Settings in force; all unknown before the first frame."""
+        """The settings in force; all are unknown before the first frame."""
         return self.frame.limits if self.frame else LimitInfo()
 
     @property
     def occupied(self) -> int | None:
-        """Slots that hold a request, preempted ones included."""
+        """Number of slots that hold a request, including preempted ones."""
         if self.frame is None:
             return None
         if self.frame.slots:
@@ -87,26 +87,26 @@ class View:
 
     @property
     def in_flight(self) -> int:
-        """Requests that a stop of the engine would have to wait for or refuse; 0 if nothing is known."""
+        """Requests that run or wait now; 0 if that is unknown."""
         if self.frame is None or self.disconnected is not None:
             return 0
         return (self.occupied or 0) + (self.frame.waiting_count or 0)
 
 
 class Store:
-    """Applies updates one after the other. ``version`` rises whenever :attr:`view` is another one."""
+    """Applies updates one after another. ``version`` rises whenever :attr:`view` is replaced."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._events: deque[LogEntry] = deque(maxlen=MAX_EVENTS)
         self._samples: deque[tuple[float, CounterInfo]] = deque()
-        self._tracer = Tracer()
+        self._series = TimeSeriesBuilder()
         self._comparer = Comparer()
         self.version = 0
         self.view = View()
 
     def apply(self, update: Update) -> None:
-        """Take a frame, frames of before, or a disconnection."""
+        """Take a frame, frames from the past, or a disconnection."""
         if isinstance(update, Past):
             self._fill(update)
             return
@@ -128,7 +128,7 @@ class Store:
         before = self.view.frame
         if before is None or before.boot_id != update.boot_id:
             self._samples.clear()
-            self._tracer.restart()
+            self._series.restart()
             self._comparer.restart()
             if before is not None:
                 self._log(update.time, "restarted", "the engine was restarted")
@@ -137,36 +137,36 @@ class Store:
         for event in update.events:
             self._log(event.time, event.kind, event.text)
         self._sample(update)
-        self._tracer.add(update)
+        self._series.add(update)
         self._comparer.add(update)
         if (finished := self._comparer.finished) is not None:
-            self._log(update.time, "compared", in_words(finished))
+            self._log(update.time, "compared", describe(finished))
         self._show(
             View(
                 frame=update,
                 events=tuple(self._events) if update.events or before is None else self._kept_events(),
                 kv_swap_rate=self._swap_rate(),
                 comparison=self._comparer.comparison,
-                trace=self._tracer.trace,
-                news=self._news(update.counters),
+                series=self._series.series,
+                recently_increased=self._recently_increased(update.counters),
             )
         )
 
     def _fill(self, past: Past) -> None:
-        """Put what was not seen before and between what was."""
+        """Add the events and samples that this console did not see itself."""
         newest = self.view.frame
         if newest is None:
             return
-        # What came after the newest frame will come with the next ones.
+        # What is newer than the newest frame comes with the next frames; taking it here too would log it twice.
         frames = [f for f in past.frames if f.boot_id == newest.boot_id and f.time <= newest.time]
-        self._tracer.fill(frames)
+        self._series.fill(frames)
         known = set(self._events)
         missed = [LogEntry(event.time, event.kind, event.text) for frame in frames for event in frame.events]
         missed = [entry for entry in missed if entry not in known]
         if missed:
             entries = sorted([*self._events, *missed], key=lambda entry: entry.time)
             self._events = deque(entries, maxlen=MAX_EVENTS)
-        self._show(replace(self.view, trace=self._tracer.trace, events=tuple(self._events)))
+        self._show(replace(self.view, series=self._series.series, events=tuple(self._events)))
 
     def _show(self, view: View) -> None:
         if view != self.view:
@@ -174,7 +174,7 @@ class Store:
             self.version += 1
 
     def _kept_events(self) -> tuple[LogEntry, ...]:
-        """The tuple of before if nothing was logged since, so that views share it."""
+        """The previous tuple if nothing was logged since, so that views share it."""
         kept = self.view.events
         newest = self._events[-1] if self._events else None
         return kept if kept and kept[-1] is newest else tuple(self._events)
@@ -183,13 +183,13 @@ class Store:
         self._events.append(LogEntry(at, kind, text))
 
     def _sample(self, frame: Frame) -> None:
-        """Keep one sample of the counters a second, over a little more than a minute."""
+        """Keep one sample of the counters a second, for a little more than a minute."""
         if not self._samples or frame.time - self._samples[-1][0] >= 1 or frame.time < self._samples[-1][0]:
             self._samples.append((frame.time, frame.counters))
         while len(self._samples) > 1 and frame.time - self._samples[0][0] > RECENT:
             self._samples.popleft()
 
-    def _news(self, counters: CounterInfo) -> frozenset[str]:
+    def _recently_increased(self, counters: CounterInfo) -> frozenset[str]:
         oldest = self._samples[0][1]
         return frozenset(
             name
@@ -198,7 +198,7 @@ class Store:
         )
 
     def _swap_rate(self) -> float | None:
-        """Over the last few seconds; 0 with a single sample only if nothing was ever moved."""
+        """Average over the last few seconds. With a single sample it is unknown, or 0 if nothing was ever moved."""
         newest_time, newest = self._samples[-1]
         if newest.kv_swap_bytes is None:
             return None

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from textual.color import Color
+from textual.command import CommandList, CommandPalette
 from textual.theme import Theme
 
+from slotdeck.console.app import ConsoleApp
 from slotdeck.console.drawing.cells import plain
 from slotdeck.console.keys.actions import ACTIONS, SETTING_KEYS, Command
 from slotdeck.console.keys.keymap import Keymap
@@ -16,6 +18,7 @@ from slotdeck.console.pages.page_registry import PAGES, make_page
 from slotdeck.console.screens.help import HelpScreen, help_lines
 from slotdeck.console.settings.values import LIVE_SETTINGS
 from slotdeck.console.sources.base import Answer
+from slotdeck.console.sources.recording import RecordingSource
 from slotdeck.console.terminal.configuration import ConsoleConfiguration
 from tests.support import frames
 from tests.support.console_app import GONE, FakeLoad, confirmed, console, screen_text, seen, until
@@ -63,6 +66,18 @@ async def test_keys_without_an_engine_say_so() -> None:
         await pilot.press("s")
         await seen(pilot, "no engine is connected")
         assert source.changes == []
+
+
+async def test_a_recording_refuses_changes_and_cancels_at_once() -> None:
+    app = ConsoleApp(RecordingSource([frames.steady()]))
+    async with app.run_test(size=SIZE) as pilot:
+        await seen(pilot, "slots 3/4")
+        for keys in (("s",), ("o", "enter", "escape"), ("j", "K")):
+            app.services.status.say("")
+            await pilot.press(*keys)
+            await seen(pilot, "a recording cannot be changed")
+        assert app.services.session.settings.editor.edit is None
+        assert app.services.status.prompt is None
 
 
 async def test_pause_freezes_the_view_but_not_the_store() -> None:
@@ -149,10 +164,11 @@ async def test_filter_and_sort() -> None:
         await pilot.press("escape")
         await seen(pilot, "decode    laptop")
         await pilot.press(*[">"] * 4)
-        await seen(pilot, "prmpt+out▾" if app.services.navigator.page.state.choice.sort == "output" else "▾")  # type: ignore[attr-defined]
+        await seen(pilot, "slots sorted by output")
+        await seen(pilot, "prmpt+out▾")
         rows = [line for line in screen_text(app).splitlines() if "● decode" in line]
         outputs = [int(line.split("+")[1].split()[0]) for line in rows]
-        assert outputs == sorted(outputs, reverse=True)
+        assert outputs == [301, 213, 190, 120]
 
 
 async def test_con_07_the_selected_request_can_be_cancelled_after_asking() -> None:
@@ -294,7 +310,16 @@ async def test_help_lists_every_action_and_closes() -> None:
         await seen(pilot, "slots 3/4")
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen))
-        await pilot.press("j", "pagedown", "escape")
+        panel = app.screen
+        assert isinstance(panel, HelpScreen)
+        shown: set[str] = set()
+        for _ in range(20):
+            shown |= {plain(line).strip() for line in panel.canvas.lines}
+            await pilot.press("pagedown")
+        for action in ACTIONS:
+            assert any(line.startswith(f"{action.shown} ") and action.help[:30] in line for line in shown), action
+        assert any(line.startswith("–: unknown.") for line in shown), "the last line can be reached"
+        await pilot.press("j", "escape")
         await until(pilot, lambda: app.screen is app.base)
         await pilot.press("f1", "q")
         await until(pilot, lambda: app.screen is app.base)
@@ -305,10 +330,11 @@ async def test_the_palette_runs_actions() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "slots 3/4")
         await pilot.press("colon")
-        await pilot.pause(0.2)
+        await until(pilot, lambda: isinstance(app.screen, CommandPalette))
+        palette = app.screen.query_one(CommandList)
         await pilot.press(*"pause")
-        await pilot.pause(0.5)
-        await pilot.press("enter", "enter")
+        await until(pilot, lambda: palette.option_count and "pause" in str(palette.options[0].prompt))
+        await pilot.press("enter")
         await seen(pilot, "PAUSED")
 
 
@@ -344,13 +370,13 @@ def test_no_two_actions_want_the_same_key(page: str, editing: bool) -> None:
 def test_help_and_footer_list_the_registry() -> None:
     keymap = Keymap()
     text = "\n".join(plain(line) for line in help_lines(keymap))
-    assert "Temperature 0 gives one text" in text, "NUM-01: what people expect of it"
+    assert "At temperature 0" in text, "NUM-01: what people expect of it"
     for action in ACTIONS:
         assert action.shown in text
         assert action.help[:40] in text
     assert set(SETTING_KEYS.values()) >= {"s", "c", "d", "b"}
     assert sum(len(actions) for actions in keymap.groups().values()) == len(ACTIONS)
-    footer = plain(keymap.footer_line(editing=False, cells=300))
+    footer = plain(keymap.footer_line(editing=False, width=300))
     for action in ACTIONS:
         if action.footer is not None and action.mode != "editing" and (not action.pages or "live" in action.pages):
             assert action.label in footer

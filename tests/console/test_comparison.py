@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from slotdeck.console.drawing.cells import line_width, plain
 from slotdeck.console.sections.comparison_table import comparison_lines
-from slotdeck.console.state.comparison import Comparer, in_words
+from slotdeck.console.state.comparison import Comparer, describe
 from slotdeck.console.state.store import Store
 from slotdeck.engine.telemetry.frame import Frame
 from tests.support import frames
@@ -52,9 +54,42 @@ def test_the_minute_before_and_the_minute_after_stand_side_by_side() -> None:
         "after 0.92s n=44 131ms n=2.9k 71 5",
         "change -49% +36% +22% +3",
     ]
-    assert in_words(comparer.finished) == (
+    assert describe(comparer.finished) == (
         "slots 4→8, 60 s before and after: TTFT p95 1.80s→0.92s, ITL p95 96ms→131ms, tok/s 58→71, preempted 2→5"
     )
+
+
+def test_a_preemption_at_the_beginning_of_the_minute_counts_on_its_side() -> None:
+    comparer = Comparer()
+    for second in range(200):
+        preemptions = (second >= 41) + 10 * (second >= 101)
+        revision, slots = (4, 8) if second >= 100 else (3, 4)
+        comparer.add(at(second, preemptions=preemptions, revision=revision, slots=slots))
+    assert comparer.comparison is not None
+    after = comparer.comparison.after
+    assert (comparer.comparison.before.preemptions, after and after.preemptions) == (1, 10)
+
+
+@pytest.mark.parametrize("step", [2, 3, 4])
+def test_preemptions_are_counted_with_frames_further_apart_than_a_second(step: int) -> None:
+    """The total at the beginning of the minute is that of the last frame before it, not of the first one in it."""
+    comparer = Comparer()
+    for second in range(0, 120, step):
+        comparer.add(at(second, preemptions=second // step))
+    comparer.add(at(120, preemptions=120 // step, revision=4, slots=8))
+    assert comparer.comparison is not None
+    counted = comparer.comparison.before.preemptions
+    assert counted == -(-60 // step), "at most one frame more than the minute"
+
+
+def test_after_a_hole_of_seconds_the_minute_still_has_sixty() -> None:
+    comparer = Comparer()
+    times = [*range(60), *range(63, 120)]
+    for total, second in enumerate(times):
+        comparer.add(at(second, preemptions=total))
+    comparer.add(at(120, preemptions=len(times), revision=4, slots=8))
+    assert comparer.comparison is not None
+    assert comparer.comparison.before.preemptions == sum(59 < second <= 119 for second in times)
 
 
 def test_until_then_it_says_when() -> None:
@@ -62,7 +97,7 @@ def test_until_then_it_says_when() -> None:
     comparer.add(at(0))
     comparer.add(at(1, revision=4, slots=8))
     comparer.add(at(21, revision=4, slots=8))
-    assert card(comparer)[0].startswith("± slots 4→8  before and after it in 40 s")
+    assert card(comparer)[0].startswith("± slots 4→8  compared in 40 s")
 
 
 def test_too_little_traffic_is_said_instead_of_guessed() -> None:
@@ -125,7 +160,7 @@ async def test_the_card_lies_over_the_page_and_esc_closes_it() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await seen(pilot, "slots 3/4")
         source.give(at(1, revision=4, slots=8))
-        await seen(pilot, "slots 4→8  before and after it in 60 s")
+        await seen(pilot, "slots 4→8  compared in 60 s")
         source.give(at(61, revision=4, slots=8, minute=AFTER))
         await seen(pilot, "change     -49%")
         await seen(pilot, "● decode")

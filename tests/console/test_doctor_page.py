@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from textual.pilot import Pilot
 
 from slotdeck.console.advice.finding import Finding
-from slotdeck.console.app import ConsoleApp
 from slotdeck.console.pages.doctor import DoctorPage
 from slotdeck.console.sources.base import Answer
-from slotdeck.console.sources.recording import RecordingSource, read_frames
+from slotdeck.console.sources.recording import read_frames
 from slotdeck.engine.telemetry.frame import LimitInfo
 from tests.support import frames
 from tests.support.console_app import confirmed, console, screen_text, seen, until
@@ -130,12 +126,12 @@ async def test_what_came_of_it_is_told_and_judged_anew() -> None:
     async with app.run_test(size=(100, 36)) as pilot:
         await until(pilot, lambda: app.services.session.store.view.frame == young[-1])
         await pilot.press("5")
-        await seen(pilot, "± slots 4→7  before and after it in 31 s")
-        await seen(pilot, "Changed 29 s ago. This was before it; it is judged again in 31 s.")
+        await seen(pilot, "± slots 4→7  compared in 31 s")
+        await seen(pilot, "Changed 29 s ago. The findings are from before; the next verdict comes in 31 s.")
         assert "try   slots 4 → 7   in force" in screen_text(app)
         for second in range(110, 150):
             source.give(make_frame(second, limits=after))
-        await seen(pilot, "What came of it")
+        await seen(pilot, "Outcome of the last change")
         assert "± slots 4→7, 60 s before and after: TTFT p95 5.00s→0.90s" in screen_text(app)
         assert "after     0.90s n=40" in screen_text(app)
         await seen(pilot, "Nothing is wrong.")
@@ -165,25 +161,3 @@ async def test_nothing_is_done_while_another_page_is_shown() -> None:
         await seen(pilot, "slots 20/20")
         await until(pilot, lambda: not [w for w in app.workers if w.group == "doctor" and w.is_running])
         assert app.services.session.store.view.frame not in page._frames
-
-
-def picture(pilot_text: str) -> Callable[[Pilot[int]], object]:
-    async def ready(pilot: Pilot[int]) -> None:
-        app = pilot.app
-        assert isinstance(app, ConsoleApp)
-        store = app.services.session.store
-        await until(pilot, lambda: store.view.frame is not None and store.view.frame.sequence == 1)
-        await seen(pilot, "KV pool")
-        await pilot.press("5")
-        await seen(pilot, pilot_text)
-        await pilot.pause()
-
-    return ready
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 36)], ids=["80x24", "120x36"])
-def test_picture(snap_compare: Callable[..., bool], size: tuple[int, int]) -> None:
-    recorded = list(read_frames(PREEMPTING))
-    asyncio.run(record(recorded[: len(recorded) // 10 * 10]))
-    app = ConsoleApp(RecordingSource([recorded[-1].model_copy(update={"sequence": 1})]), clock=lambda: 100.0)
-    assert snap_compare(app, terminal_size=size, run_before=picture("Running requests lose their KV"))

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from textual.pilot import Pilot
 
 from slotdeck.console.app import ConsoleApp
 from slotdeck.console.pages.history import HistoryPage
-from slotdeck.console.sources.recording import RecordingSource, read_frames
+from slotdeck.console.sources.recording import read_frames
 from slotdeck.engine.paths import history_path, state_folder
 from slotdeck.engine.telemetry.frame import Frame
 from tests.support import frames
@@ -164,25 +160,3 @@ async def test_every_size_has_whole_lines(size: tuple[int, int]) -> None:
         await pilot.press("z", "z")
         await until(pilot, lambda: page(app).seconds == 600)
         assert len(app.base.canvas.lines) == size[1]
-
-
-def when(*keys: str, text: str) -> Callable[[Pilot[int]], Any]:
-    async def wait(pilot: Pilot[int]) -> None:
-        await seen(pilot, "KV pool")
-        for key in keys:
-            await pilot.press(key)
-            await until(pilot, lambda: not pilot.app.workers._workers or True)
-            await pilot.pause(0.3)
-        await seen(pilot, text)
-        await pilot.pause()
-
-    return wait
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 36), (180, 50)], ids=["80x24", "120x36", "180x50"])
-def test_picture(snap_compare: Callable[..., bool], size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    asyncio.run(record(evening()))
-    monkeypatch.setattr("slotdeck.console.pages.history.time.time", lambda: frames.START + DAY + 3600)
-    app = ConsoleApp(RecordingSource([frames.steady()]), clock=lambda: 100.0)
-    ready = when("4", "N", "N", text="den preempted, the KV pool is full")
-    assert snap_compare(app, terminal_size=size, run_before=ready)

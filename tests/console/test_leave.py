@@ -71,7 +71,7 @@ async def test_an_idle_hosted_engine_asks_too() -> None:
         await until(pilot, lambda: isinstance(app.screen, LeaveScreen))
         panel = app.screen
         assert isinstance(panel, LeaveScreen)
-        await until(pilot, lambda: any("Nobody is being served" in plain(line) for line in panel._canvas.lines))
+        await until(pilot, lambda: any("No request is being served" in plain(line) for line in panel._canvas.lines))
         assert source.shutdowns == []
         await pilot.press("s")
         await until(pilot, lambda: source.shutdowns == [False])

@@ -14,7 +14,7 @@ from slotdeck.console.drawing.cells import clean, cut, exact, left, line_width, 
 from slotdeck.console.drawing.glyphs import gap_bars, progress, shares, sparkline, to_ascii
 from slotdeck.console.pages.layout import Chrome
 from slotdeck.console.pages.live import ZOOMS, LiveState, compose_live
-from slotdeck.console.sections.listing import SORTS, Choice, Cursor
+from slotdeck.console.sections.listing import SORTS, Cursor, ListState
 from slotdeck.console.session.prompts import Status
 from slotdeck.console.state.store import Store
 from slotdeck.engine.telemetry.frame import Frame, SlotInfo, WaitingInfo
@@ -83,7 +83,9 @@ def test_every_line_of_the_screen_is_exact(data: st.DataObject) -> None:
         paused_for=data.draw(st.sampled_from([None, 12.0])), can_load=True,
     )  # fmt: skip
     cursor = data.draw(st.sampled_from([None, Cursor(slot=3), Cursor(request_id="w")]))
-    choice = Choice(cursor, data.draw(st.integers(0, 50)), data.draw(labels)[:64], data.draw(st.sampled_from([*SORTS])))
+    choice = ListState(
+        cursor, data.draw(st.integers(0, 50)), data.draw(labels)[:64], data.draw(st.sampled_from([*SORTS]))
+    )
     state = LiveState(choice, data.draw(st.sampled_from(ZOOMS)))
     lines = compose_live(store.view, chrome, cells, rows, state)
     assert len(lines) == rows

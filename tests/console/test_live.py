@@ -13,7 +13,7 @@ from slotdeck.console.drawing.cells import plain
 from slotdeck.console.pages.layout import Chrome
 from slotdeck.console.pages.live import LiveState, compose_live
 from slotdeck.console.sections.events import event_lines
-from slotdeck.console.sections.listing import Choice
+from slotdeck.console.sections.listing import ListState
 from slotdeck.console.session.prompts import Status
 from slotdeck.console.sources.base import Disconnected, EngineEnd
 from slotdeck.console.state.store import Store, View
@@ -186,7 +186,7 @@ def test_more_slots_than_rows_scroll_and_say_what_is_hidden() -> None:
     frame = frames.busy(1)
     lines = lines_of(frame)
     assert any("↑ 0 above  ↓ 10 below, 10 of them busy" in line for line in lines)
-    last = lines_of(frame, state=LiveState(Choice(offset=999)))
+    last = lines_of(frame, state=LiveState(ListState(offset=999)))
     assert any(line.startswith("  19 ") for line in last)
     assert any("↑ 10 above  ↓ 0 below" in line for line in last)
 

@@ -59,7 +59,7 @@ def known(store: Store) -> tuple[object, ...]:
     """All that does not hang on when the console came."""
     view = store.view
     logged = sorted((e.time, e.text) for e in view.events if e.kind == "finished")
-    return view.frame, logged, view.trace.changes, [replace(second, preempted=0) for second in view.trace.seconds]
+    return view.frame, logged, view.series.changes, [replace(second, preempted=0) for second in view.series.samples]
 
 
 @settings(max_examples=30)
@@ -97,7 +97,7 @@ def test_the_past_of_another_engine_is_not_taken() -> None:
     store = Store()
     store.apply(frames.busy(100))
     store.apply(kept([frames.busy(step).model_copy(update={"boot_id": "other"}) for step in range(0, 80, 4)]))
-    assert len(store.view.trace.seconds) == 1
+    assert len(store.view.series.samples) == 1
 
 
 def test_an_engine_keeps_ten_minutes_and_little_of_each_second() -> None:

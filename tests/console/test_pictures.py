@@ -1,6 +1,7 @@
-"""Snapshots of the Live screen: three sizes times what an admin can meet. Clocks and zone are fixed.
+"""Pictures of the console, one for each situation and size. Clocks and time zone are fixed.
 
-After a wanted change: ``pytest tests/console/test_pictures.py --snapshot-update``, then look at the pictures.
+The pictures of real runs are in ``screenshots/``; situations that no recording has are snapshots. After a wanted change
+run ``pytest tests/console --snapshot-update`` and look at the pictures.
 """
 
 from __future__ import annotations
@@ -29,13 +30,6 @@ def when(text: str) -> Callable[[Pilot[int]], object]:
         await pilot.pause()
 
     return wait
-
-
-@pytest.mark.parametrize("size", SIZES, ids=SizeIds.get)
-@pytest.mark.parametrize("situation", frames.SITUATIONS)
-def test_situation(snap_compare: Callable[..., bool], situation: str, size: tuple[int, int]) -> None:
-    app = app_of(frames.SITUATIONS[situation]())
-    assert snap_compare(app, terminal_size=size, run_before=when("KV pool"))
 
 
 @pytest.mark.snapshot

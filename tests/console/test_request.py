@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from textual.pilot import Pilot
 
-from slotdeck.console.app import ConsoleApp
 from slotdeck.console.drawing.cells import line_width, plain
 from slotdeck.console.pages.layout import Chrome
 from slotdeck.console.pages.request import compose_request
@@ -36,7 +33,7 @@ SIZES = ((80, 24), (120, 36), (180, 50))
 def lines_of(detail: RequestDetail | None, cells: int = 80, rows: int = 24, problem: str = "") -> list[str]:
     store = Store()
     store.apply(frames.steady())
-    lines = compose_request(detail, problem, store.view, Chrome(page="request"), cells=cells, rows=rows)
+    lines = compose_request(detail, problem, store.view, Chrome(page="request"), width=cells, height=rows)
     assert len(lines) == rows
     assert all(line_width(line) == cells for line in lines)
     return [plain(line) for line in lines]
@@ -45,7 +42,7 @@ def lines_of(detail: RequestDetail | None, cells: int = 80, rows: int = 24, prob
 def test_the_sentence_the_parts_of_its_time_and_the_longest_gap_are_on_one_small_screen() -> None:
     text = "\n".join(lines_of(RECORDED))
     assert "Waited 10.7 s in the queue" in text
-    assert "TTFT 11.3s = intake 0.00s + queue 10.7s + prefill 0.56s" in text
+    assert "TTFT 11.3s = prep 0.00s + queue 10.7s + prefill 0.56s" in text
     assert "░ queue 10.7s ▸ prefill 0.56s ━ decode 2.34s ! preempted 1.79s ▸ again 0.53s" in text
     assert "gaps n=47" in text
     assert "2.45s at 14.5s  a preemption" in text
@@ -66,8 +63,8 @@ def test_settings_are_those_of_its_admission_with_what_was_turned_since() -> Non
             ),
         }
     )  # fmt: skip
-    line = next(line for line in lines_of(detail, 120, 36) if line.startswith(" settings"))
-    assert "settings then  slots 7  ctx 640  budget 48  static" in line
+    line = next(line for line in lines_of(detail, 120, 36) if line.startswith(" admitted with"))
+    assert "admitted with  slots 7  ctx 640  budget 48  static" in line
     assert "at 12.5s: budget 48 → 64 by console  and 1 more" in line
 
 
@@ -77,7 +74,7 @@ def test_the_parts_add_up_to_the_age() -> None:
     assert all(before[2] == after[1] for before, after in pairwise(parts))
     assert parts[-1][2] == pytest.approx(RECORDED.age)
     assert [name for name, _, _ in parts] == [
-        "intake", "queue", "prefill", "decode", "preempted", "again", "decode",
+        "preprocessing", "queue", "prefill", "decode", "preempted", "again", "decode",
     ]  # fmt: skip
 
 
@@ -166,18 +163,3 @@ def test_whatever_comes_every_line_is_exact(data: st.DataObject) -> None:
     cells, rows = data.draw(st.sampled_from([(80, 24), (60, 20), (120, 36), (180, 50), (20, 6), (1, 1)]))
     for line in lines_of(detail, cells, rows, problem=data.draw(st.sampled_from(["", "lost"]))):
         assert "\x1b" not in line
-
-
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-def test_picture(snap_compare: Callable[..., bool], size: tuple[int, int]) -> None:
-    app, source = console(frames.steady(), clock=lambda: 100.0)
-    source.details["r0"] = RECORDED
-
-    async def open_it(pilot: Pilot[int]) -> None:
-        assert isinstance(pilot.app, ConsoleApp)
-        await seen(pilot, "KV pool")
-        await pilot.press("j", "enter")
-        await seen(pilot, "gaps n=47")
-        await pilot.pause()
-
-    assert snap_compare(app, terminal_size=size, run_before=open_it)

@@ -142,7 +142,7 @@ def test_the_range_of_a_knob_is_what_model_and_pool_leave_of_it() -> None:
         editor.step(1)
     assert editor.edit is not None
     assert editor.edit.value == 8192
-    assert any("(64 to 8192 tokens)" in plain(row) for row in settings_panel(limits, None, 0, cells=120, rows=20))
+    assert any("(64 to 8192 tokens)" in plain(row) for row in settings_panel(limits, None, 0, width=120, height=20))
 
 
 def test_undo_takes_back_one_change_after_the_other() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from slotdeck.console.sources.base import Past
 from slotdeck.console.state.store import MAX_EVENTS, Store
+from slotdeck.engine.telemetry.frame import Frame
 from tests.support import frames
 from tests.support.console_app import GONE
 
@@ -20,7 +22,7 @@ def test_a_new_boot_id_is_a_restart_and_forgets_what_rose_before() -> None:
     store.apply(frames.preempting())
     store.apply(frames.empty().model_copy(update={"boot_id": "boot-2"}))
     assert any(entry.text == "the engine was restarted" for entry in store.view.events)
-    assert store.view.news == frozenset()
+    assert store.view.recently_increased == frozenset()
 
 
 def test_notes_of_the_engine_open_the_log_once() -> None:
@@ -38,16 +40,35 @@ def test_the_log_is_bounded() -> None:
     assert len(store.view.events) == MAX_EVENTS
 
 
-def test_a_counter_that_rose_is_news_for_a_minute() -> None:
+def test_events_of_past_frames_are_logged_once_also_those_newer_than_the_newest_frame() -> None:
+    """The past is fetched after the first frame, so it may hold what the next frames bring too."""
+
+    def second(at: int) -> Frame:
+        event = frames.event(-at, "finished", f"event of second {at}")
+        return frames.frame(sequence=at, time=frames.START + at, events=(event,))
+
+    store = Store()
+    store.apply(second(1))
+    store.apply(Past(tuple(second(at) for at in range(4))))
+    store.apply(second(2))
+    store.apply(second(3))
+    logged = [entry.text for entry in store.view.events if entry.kind == "finished"]
+    assert logged == [f"event of second {at}" for at in range(4)]
+
+
+def test_a_counter_that_rose_has_recently_increased_for_exactly_a_minute() -> None:
     store = Store()
     first = frames.steady()
     rose = first.counters.model_copy(update={"rejected": 2})
     store.apply(first)
     store.apply(first.model_copy(update={"counters": rose, "time": first.time + 5}))
-    assert store.view.news == {"rejected"}
-    for second in range(6, 80):
+    assert store.view.recently_increased == {"rejected"}
+    for second in range(6, 61):
         store.apply(first.model_copy(update={"counters": rose, "time": first.time + second}))
-    assert store.view.news == frozenset()
+    assert store.view.recently_increased == {"rejected"}
+    for second in range(61, 80):
+        store.apply(first.model_copy(update={"counters": rose, "time": first.time + second}))
+    assert store.view.recently_increased == frozenset()
 
 
 def test_kv_swap_rate_comes_from_the_counter() -> None:

@@ -190,6 +190,3 @@ def busy(step: int, slots: int = 20) -> Frame:
         events=(event(-step / 4, "finished", f"{PEOPLE[step % 10]} finished in slot {step % slots}"),)
         if step % 4 == 0 else (),
     )  # fmt: skip
-
-
-SITUATIONS = {"steady": steady, "nearly-full": nearly_full, "preempting": preempting, "empty": empty}
