@@ -117,19 +117,19 @@ StringList = Annotated[list[str], BeforeValidator(_split_list)]
 PoolSize = Annotated[int | float | str | None, BeforeValidator(_check_pool_size)]
 """Size of the KV pool: int is tokens, float a share of the memory left after the weights, str bytes with a unit."""
 
-# Three live settings may be left open at start; they have no default of their own until the model is known. Their
-# classes below therefore differ in the type, while unit, range and text are written here once.
+# These three can be left open at start, and the engine then chooses them for the model and the machine. LiveFields and
+# LiveSettings give them different types, so their text, unit and range stand here, once for both.
 Context = Annotated[
     int,
     _setting(
-        ..., "most tokens (prompt + output) one request may use", unit="tokens", title="ctx",
+        ..., "maximum tokens of one request, prompt and output together", unit="tokens", title="ctx",
         step=Step(256, large=1024, large_from=4096), ge=64, le=1 << 20,
     ),
 ]  # fmt: skip
 Budget = Annotated[
     int,
     _setting(
-        ..., "prefill tokens in one step, beside the running decodes", unit="tokens", step=Step(doubles=True),
+        ..., "prefill tokens in one step, in addition to the running decodes", unit="tokens", step=Step(doubles=True),
         ge=1, le=8192,
     ),
 ]  # fmt: skip
@@ -143,36 +143,40 @@ KvTokens = Annotated[
 
 
 class LiveFields(BaseModel):
-    """The settings that can change while requests run, as they may be given at start.
+    """The settings that can change while requests run, as they are given at start.
 
-    ``None`` means that the engine chooses a value for the model and the machine.
+    ``None``: the engine chooses a value for the model and the machine.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     slots: int = _setting(4, "requests that run at the same time", unit="requests", ge=1, le=256)
     context: Context | None = None
-    queue: int = _setting(16, "requests that may wait; more are refused with 503", unit="requests", ge=0, le=4096)
+    queue: int = _setting(
+        16, "requests that may wait; further ones are refused with 503", unit="requests", ge=0, le=4096
+    )
     budget: Budget | None = None
     kv_tokens: PoolSize = None
     mode: Literal["serial", "static", "continuous"] = _setting(
-        "continuous", "batching: one at a time, whole batches, or per step"
+        "continuous", "how requests are batched: one at a time, whole batches, or step by step"
     )
     preemption: Literal["recompute", "swap"] = _setting(
-        "recompute", "what a preempted request's KV becomes: computed again, or copied to host memory and back"
+        "recompute", "what happens to the KV of a preempted request: computed again, or copied to host memory and back"
     )
     swap_space: int = _setting(
         1 << 30,
-        "most host memory for KV swap; beyond it preemption recomputes",
+        "maximum host memory for swapped KV; beyond it, preemption recomputes",
         unit="bytes",
         step=Step(64 << 20, large=512 << 20, large_from=512 << 20),
         ge=0,
         le=1 << 40,
     )
-    prefix_cache: bool = _setting(True, "keep the KV of prompts and reuse it for the same beginning")
-    prefix_sharing: bool = _setting(False, "let users reuse each other's prefixes (TTFT then tells who asked)")
+    prefix_cache: bool = _setting(True, "keep the KV of prompts and reuse it for prompts that begin the same way")
+    prefix_sharing: bool = _setting(
+        False, "let users reuse each other's prefixes (a short TTFT then reveals what others asked)"
+    )
     itl_target: int = _setting(
-        0, "choose the budget so that streams keep this ITL; 0: off", unit="milliseconds",
+        0, "choose the budget so that streams keep this inter-token latency; 0: off", unit="milliseconds",
         step=Step(10, large=80, large_from=80), ge=0, le=60_000,
     )  # fmt: skip
 
@@ -189,38 +193,47 @@ class StartSettings(LiveFields):
     """Everything that can be set at start: the live settings, and those that are read only then."""
 
     model: str = _setting("smollm2", "smollm2 (embedded), a directory with config.json, or a .gguf file")
-    host: str = _setting("127.0.0.1", "address the API listens on; any but loopback needs API keys")
+    host: str = _setting("127.0.0.1", "address that the API listens on; any other than loopback needs API keys")
     port: int = _setting(8000, "port of the API; 0 takes a free one", ge=0, le=65535)
     weights: Literal["auto", "int8", "int4", "fp32", "bf16"] = _setting(
         "auto",
-        "type of the weights; auto: the fastest here that answers as well as fp32; int4 takes least and costs quality "
-        "unless the model comes in 4 bits",
+        "type of the weights; auto: the fastest on this machine that answers as well as fp32; int4 takes the least "
+        "memory and costs quality unless the model comes in 4 bits",
     )
     kv_dtype: Literal["auto", "fp32", "bf16", "fp16", "int8"] = _setting(
         "auto",
-        "type of the KV pool; auto: as the weights, bf16 beside int8; int8 takes least and costs a little quality",
+        "type of the KV pool; auto: that of the weights, bf16 with int8 weights; int8 takes the least memory and costs "
+        "a little quality",
     )
     device: Annotated[str, AfterValidator(_check_device)] = _setting("auto", "auto, cpu, cuda or cuda:N")
     threads: int | None = _setting(None, "CPU threads of the engine; default: physical cores", ge=1, le=512)
     api_key: Annotated[StringList, AfterValidator(_check_api_keys)] = _setting(
-        [], "LABEL=KEY, repeatable; with keys, every route but /health asks for one"
+        [], "LABEL=KEY, repeatable; if there is a key, every route but /health requires one"
     )
-    api_key_file: Path | None = _setting(None, "file with one LABEL=KEY a line, read at start")
-    allowed_host: StringList = _setting([], "further Host header that clients may send, repeatable")
-    drain_timeout: float = _setting(30.0, "how long a stop waits for running requests", unit="seconds", ge=0, le=3600)
+    api_key_file: Path | None = _setting(None, "file with one LABEL=KEY per line, read at start")
+    allowed_host: StringList = _setting([], "another Host header that clients may send, repeatable")
+    drain_timeout: float = _setting(
+        30.0, "how long a stop waits for the running requests", unit="seconds", ge=0, le=3600
+    )
     heartbeat: float = _setting(
-        10.0, "comment line sent to a stream that waits this long without a token", unit="seconds", ge=0.1, le=3600
+        10.0, "send a comment line to a stream that got no token for this long", unit="seconds", ge=0.1, le=3600
     )
     step_timeout: float = _setting(
-        30.0, "a step longer than this counts as wedged: health turns 503", unit="seconds", ge=1, le=3600
+        30.0, "a step that takes longer counts as stuck: /health answers 503", unit="seconds", ge=1, le=3600
     )
     max_body: Annotated[int, BeforeValidator(to_bytes)] = _setting(
         4 << 20, "largest request body", unit="bytes", ge=1024, le=1 << 30
     )
     history_days: float = _setting(
-        14.0, "how long history is kept (numbers and events, no prompt text); 0: none", unit="days", ge=0, le=3660
+        14.0,
+        "how long the history is kept (numbers and events, no text of prompts); 0: none",
+        unit="days",
+        ge=0,
+        le=3660,
     )
-    history_size: int = _setting(500, "size at which the oldest history is dropped", unit="MB", ge=10, le=1_000_000)
+    history_size: int = _setting(
+        500, "size of the history above which its oldest part is deleted", unit="MB", ge=10, le=1_000_000
+    )
     socket: Path | None = _setting(None, "admin socket; default: engine.sock in the runtime folder")
 
     @field_validator("swap_space", mode="before")
