@@ -36,6 +36,26 @@ def test_txt_01_an_answer_cut_inside_a_character_is_flushed(text: TextModel) -> 
     assert detokenizer.flush() == ""
 
 
+def test_txt_01_bytes_that_never_become_a_character_are_held_back_three_at_a_time(text: TextModel) -> None:
+    (continuation,) = (index for index in range(420) if text.token_bytes(index) == b"\x80")
+    detokenizer = Detokenizer(text)
+    assert [detokenizer.push(continuation) for _ in range(5)] == ["", "", "", "\ufffd", "\ufffd"]
+    assert detokenizer.flush() == "\ufffd" * 3
+
+
+class Words:
+    """Decodes like tokenizers that put a space between two words but not before the first."""
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(f"w{index}" for index in ids)
+
+
+def test_txt_01_the_space_before_a_word_depends_on_the_word_before() -> None:
+    detokenizer = Detokenizer(Words())  # type: ignore[arg-type]
+    assert [detokenizer.push(index) for index in range(4)] == ["w0", " w1", " w2", " w3"]
+    assert detokenizer.flush() == ""
+
+
 @given(st.lists(st.integers(0, 419), max_size=60))
 def test_txt_01_the_joined_stream_is_the_whole_text(text: TextModel, ids: list[int]) -> None:
     detokenizer = Detokenizer(text)
