@@ -15,8 +15,9 @@ from slotdeck.engine.telemetry.frame import (
     WaitingInfo,
     WindowInfo,
 )
+from tests.support import frames
 
-START = 1_795_600_800.0
+START = frames.START
 
 
 WELL: dict[str, Any] = {
@@ -46,11 +47,11 @@ def frame(second: float = 0.0, *, late: dict[str, Any] | None = None, **changes:
         "slots": (slot(0), slot(1), slot(2, "idle"), slot(3, "idle")), "running": 2, "waiting_count": 0,
         "counters": counters.model_copy(update=changes.pop("counters", {})),
         "minute": WindowInfo(seconds=60, **window), "ten_minutes": WindowInfo(seconds=600, **window),
-        "generated_per_second": 40.0, "prompt_per_second": 100.0,
+        "generated_per_second": 40.0, "prompt_per_second": 100.0, "recent_ttft": (), "events": (),
         "host": HostInfo(memory_total=16 << 30, memory_used=8 << 30, os_swap_in=0.0, os_swap_out=0.0,
                          memory_pressure=0.0, major_faults=0.0),
     }  # fmt: skip
-    return Frame(**(values | changes))
+    return frames.frame(**(values | changes))
 
 
 def run(seconds: int = 20, **changes: Any) -> list[Frame]:
