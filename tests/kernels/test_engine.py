@@ -133,15 +133,22 @@ def test_the_text_is_the_same_when_the_kernels_draw_and_when_the_sampler_does(
     ways: list[dict[str, Any]] = [
         {"temperature": 1.0}, {"temperature": 0.7, "top_p": 0.9}, {"temperature": 1.3, "top_k": 20},
         {"temperature": 1.0, "min_p": 0.1}, {"temperature": 0.9, "top_k": 50, "top_p": 0.8, "presence_penalty": 0.5},
-        {},
+        {}, {"temperature": 1.0, "frequency_penalty": 1.5}, {"temperature": 1.0, "repetition_penalty": 3.0},
+        {"logit_bias": ((7, 4.0), (9, 4.5))}, {"top_k": 1, "temperature": 1.0},
+        {"temperature": 1.0, "min_tokens": 30, "stop_token_ids": frozenset(range(90))},
+        {"min_tokens": 30, "stop_token_ids": frozenset(range(90))}, {"temperature": 1.0, "top_logprobs": 3},
     ]  # fmt: skip
     prompts = [random_prompt(source, source.randint(1, 60), 199) for _ in ways]
 
     def texts() -> dict[str, list[int]]:
         driver = Driver(Runner(model, 120, "auto", 2), 120, random.Random(1), 64)
         requests = [make_request(str(i), prompts[i], seed=i, **way) for i, way in enumerate(ways)]
-        return driver.generate(requests, 40)
+        outputs = driver.generate(requests, 40)
+        assert not driver.failures
+        return outputs
 
     drawn = texts()
     monkeypatch.setattr(NativeDecoder, "samples", False)
     assert texts() == drawn
+    for way in (10, 11):
+        assert not set(drawn[str(way)][:30]) & set(range(90))

@@ -162,25 +162,42 @@ def test_a_failing_step_leaks_no_host_copies(model: LoadedModel, monkeypatch: py
     assert "b" in runner.run(plan(ScheduledRequest(b, 0, 30, True))).tokens
 
 
-def test_host_memory_that_runs_out_holds_nothing_of_that_request(
-    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("copied_before", [False, True])
+def test_when_host_memory_runs_out_nothing_of_the_request_is_held(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch, copied_before: bool
 ) -> None:
     runner = Runner(model, 6)
     prefilled(runner, "a", [0, 1, 2])
-    inner = torch.index_select
+    if copied_before:
+        runner.run(plan(outs=(Swap("a", (0, 1, 2)),)))
+        assert runner.swapped_bytes == 3 * runner.block_bytes
+    index_select = torch.index_select
     calls = 0
 
     def scarce(*arguments: Any, **options: Any) -> torch.Tensor:
         nonlocal calls
         if (calls := calls + 1) > 3:
             raise RuntimeError("can't allocate memory")
-        return inner(*arguments, **options)
+        return index_select(*arguments, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(torch, "index_select", scarce)
         with pytest.raises(RuntimeError):
             runner.run(plan(outs=(Swap("a", (0, 1, 2)),)))
     assert runner.swapped_bytes == 0
+    with pytest.raises(ValueError, match="no host copy"):
+        runner.run(plan(ins=(Swap("a", (0, 1, 2)),)))
+
+
+def test_swapping_out_again_replaces_the_copy(model: LoadedModel) -> None:
+    runner = Runner(model, 6)
+    prefilled(runner, "a", [0, 1, 2])
+    runner.run(plan(outs=(Swap("a", (0, 1, 2)),)))
+    runner.run(plan(outs=(Swap("a", (1, 2)),)))
+    assert runner.swapped_bytes == 2 * runner.block_bytes
+    kept = content(runner, [1, 2])
+    runner.run(plan(ins=(Swap("a", (4, 5)),)))
+    assert same(content(runner, [4, 5]), kept)
 
 
 def test_swapped_copies_survive_a_resize(model: LoadedModel) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gguf import GGMLQuantizationType, GGUFWriter
+from gguf import GGMLQuantizationType, GGUFWriter, RopeScalingType
 from gguf.quants import quantize
 from safetensors.torch import load_file, save_file
 from tokenizers import pre_tokenizers
@@ -20,8 +20,10 @@ from slotdeck.engine.__main__ import describe_model, measure_steps, serve
 from slotdeck.engine.model import load as load_module
 from slotdeck.engine.model.config import ModelConfig, RopeScaling
 from slotdeck.engine.model.errors import ModelError, UsageError
+from slotdeck.engine.model.four_bit_checkpoint import FourBitCheckpoint
 from slotdeck.engine.model.hardware import choose_device, choose_dtype
-from slotdeck.engine.model.load import find_model, load_model
+from slotdeck.engine.model.linear import packing_works
+from slotdeck.engine.model.load import find_model, load_model, memory_beside
 from slotdeck.engine.model.runner import Runner
 from slotdeck.engine.settings import StartSettings
 from tests.support.tiny_models import (
@@ -63,8 +65,11 @@ def test_parameters_are_counted_as_transformers_counts_them(tmp_path: Path) -> N
         model = save_tiny_llama(tmp_path / str(tied), tie_word_embeddings=tied)
         found = find_model(str(tmp_path / str(tied)), weights="fp32", device="cpu")
         assert found.config.num_parameters == sum(p.numel() for p in model.parameters())
-        assert found.weight_bytes >= 4 * found.config.num_parameters
-        assert found.peak_bytes > found.weight_bytes
+        # A tied table is kept twice where the head is packed: as rows to look up, and as a product.
+        table = found.config.vocab_size * found.config.hidden_size
+        copied = table if tied and packing_works(torch.float32) else 0
+        assert found.weight_bytes == 4 * (found.config.num_parameters + copied)
+        assert found.peak_bytes >= found.weight_bytes + 4 * table
 
 
 def test_stop_tokens_are_the_union_of_all_sources(tmp_path: Path) -> None:  # REQ-27
@@ -219,6 +224,16 @@ def test_a_model_larger_than_the_memory_is_refused_before_it_is_read(
     assert "bf16" in message
 
 
+def test_the_memory_beside_the_weights_is_what_loading_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_tiny_llama(tmp_path)
+    found = find_model(str(tmp_path), weights="fp32", device="cpu")
+    monkeypatch.setattr(load_module, "available_memory", lambda device: found.peak_bytes)
+    assert memory_beside(found) == found.peak_bytes - found.weight_bytes  # it just fits
+    monkeypatch.setattr(load_module, "available_memory", lambda device: found.peak_bytes - 1)
+    with pytest.raises(ModelError, match="while loading"):
+        memory_beside(found)
+
+
 def test_num_03_weights_that_give_nan_at_once_are_refused(tmp_path: Path) -> None:
     save_tiny_llama(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
@@ -239,8 +254,21 @@ def test_device_and_type_are_chosen_with_a_reason() -> None:
         choose_dtype("fp8", torch.device("cpu"))
 
 
-def write_gguf(path: Path, reference: Any, kind: GGMLQuantizationType, **fields: Any) -> None:
-    """A GGUF of ``reference`` as llama.cpp's converter writes it: Q and K rows interleaved, matrices quantised."""
+def write_gguf(
+    path: Path,
+    reference: Any,
+    kind: GGMLQuantizationType,
+    *,
+    others: dict[str, GGMLQuantizationType] | None = None,
+    rope_factors: np.ndarray | None = None,
+    linear_scaling: float | None = None,
+    **fields: Any,
+) -> None:
+    """A GGUF of ``reference`` as llama.cpp's converter writes it: Q and K rows interleaved, matrices quantised.
+
+    ``others`` names matrices of another type than ``kind``.
+    """
+    others = others or {}
     config = reference.config
     writer = GGUFWriter(path, fields.get("architecture", "llama"))
     writer.add_block_count(config.num_hidden_layers)
@@ -253,6 +281,11 @@ def write_gguf(path: Path, reference: Any, kind: GGMLQuantizationType, **fields:
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     if getattr(config, "sliding_window", None):
         writer.add_sliding_window(config.sliding_window)
+    if linear_scaling is not None:
+        writer.add_rope_scaling_type(RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(linear_scaling)
+    if rope_factors is not None:
+        writer.add_tensor("rope_freqs.weight", rope_factors.astype(np.float32))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokens = alphabet + [f"<{i}>" for i in range(config.vocab_size - len(alphabet) - 1)] + ["ab"]
     kinds = [1] * len(alphabet) + [3] * (config.vocab_size - len(alphabet) - 1) + [1]
@@ -286,7 +319,8 @@ def write_gguf(path: Path, reference: Any, kind: GGMLQuantizationType, **fields:
         if values.ndim == 1:
             writer.add_tensor(f"{target}.weight", values)
         else:
-            writer.add_tensor(f"{target}.weight", quantize(np.ascontiguousarray(values), kind), raw_dtype=kind)
+            own = others.get(target, kind)
+            writer.add_tensor(f"{target}.weight", quantize(np.ascontiguousarray(values), own), raw_dtype=own)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -327,10 +361,11 @@ def test_4_bits_of_a_gguf_are_taken_over_exactly(tmp_path: Path, own_cache: Path
     reference = save_tiny_llama(tmp_path / "hf", vocab_size=288, intermediate_size=128)
     write_gguf(tmp_path / "tiny.gguf", reference, GGMLQuantizationType[kind])
     checkpoint = find_model(str(tmp_path / "tiny.gguf"), weights="fp32", device="cpu").checkpoint
+    assert isinstance(checkpoint, FourBitCheckpoint)
+    assert checkpoint.in_four_bits == (kind != "Q8_0")
     matrices = [name for name, shape in checkpoint.shapes.items() if len(shape) == 2]
     for name in matrices:
         whole, found = checkpoint.get(name), checkpoint.four_bits(name)
-        assert checkpoint.in_four_bits == (kind != "Q8_0")
         if kind == "Q8_0":
             assert found is None
         else:
@@ -338,6 +373,48 @@ def test_4_bits_of_a_gguf_are_taken_over_exactly(tmp_path: Path, own_cache: Path
             assert torch.equal(torch.from_numpy(found.values()), whole)
     name = "model.embed_tokens.weight"
     assert torch.equal(checkpoint.rows(name, 250, 100), checkpoint.get(name)[250:])
+
+
+@pytest.mark.parametrize("name", ["attn_q", "attn_output", "ffn_down"])
+def test_a_gguf_with_one_product_in_8_bits_is_not_in_4_bits(tmp_path: Path, own_cache: Path, name: str) -> None:
+    reference = save_tiny_llama(tmp_path / "hf", vocab_size=288, intermediate_size=128)
+    for number in (0, 2):
+        others = {f"blk.{number}.{name}": GGMLQuantizationType.Q8_0}
+        write_gguf(tmp_path / "tiny.gguf", reference, GGMLQuantizationType.Q4_0, others=others)
+        checkpoint = find_model(str(tmp_path / "tiny.gguf"), weights="fp32", device="cpu").checkpoint
+        assert isinstance(checkpoint, FourBitCheckpoint)
+        assert not checkpoint.in_four_bits
+    # The table of tokens and the head are kept in other types anyway.
+    others = {"token_embd": GGMLQuantizationType.Q8_0, "output": GGMLQuantizationType.Q8_0}
+    write_gguf(tmp_path / "tiny.gguf", reference, GGMLQuantizationType.Q4_0, others=others)
+    checkpoint = find_model(str(tmp_path / "tiny.gguf"), weights="fp32", device="cpu").checkpoint
+    assert isinstance(checkpoint, FourBitCheckpoint)
+    assert checkpoint.in_four_bits
+
+
+def test_a_gguf_brings_the_rope_factors_of_llama3(tmp_path: Path, own_cache: Path) -> None:
+    """llama.cpp's converter writes llama3 scaling as a tensor of divisors."""
+    scaling = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
+               "high_freq_factor": 4.0, "original_max_position_embeddings": 64}  # fmt: skip
+    reference = save_tiny_llama(tmp_path / "hf", vocab_size=288, rope_parameters=scaling)
+    plain = 1.0 / 10000.0 ** (np.arange(0, 16, 2) / 16)
+    factors = plain / reference.model.rotary_emb.inv_freq.numpy()
+    assert factors.max() == pytest.approx(8.0)
+    write_gguf(tmp_path / "tiny.gguf", reference, GGMLQuantizationType.F32, rope_factors=factors)
+    assert_greedy_from_file(tmp_path / "tiny.gguf", reference)
+
+
+def test_a_gguf_brings_linear_rope_scaling(tmp_path: Path, own_cache: Path) -> None:
+    scaling = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+    reference = save_tiny_llama(tmp_path / "hf", vocab_size=288, rope_parameters=scaling)
+    write_gguf(tmp_path / "tiny.gguf", reference, GGMLQuantizationType.F32, linear_scaling=4.0)
+    assert_greedy_from_file(tmp_path / "tiny.gguf", reference)
+
+
+def assert_greedy_from_file(path: Path, reference: Any) -> None:
+    driver = Driver(Runner(load_model(str(path), weights="fp32", device="cpu"), 16), 16, random.Random(0))
+    prompt = random_prompt(driver.random, 120, 288)
+    assert_greedy(reference, prompt, driver.generate([make_request("a", prompt)], 12)["a"])
 
 
 def test_gguf_tokenizer_is_cached_and_honours_the_file(tmp_path: Path, own_cache: Path) -> None:

@@ -69,6 +69,19 @@ def test_a_token_outside_the_vocabulary_fails_alone(model: LoadedModel, wrong: i
     assert outputs["good"] == solo(model, prompt, 6)
 
 
+def test_only_a_position_beyond_the_trained_context_fails(model: LoadedModel) -> None:
+    limit = model.config.max_positions
+    runner = Runner(model, 40)
+    request = make_request("a", random_prompt(random.Random(0), limit + 1))
+    request.block_ids = list(range(40))
+    last = runner.run(SchedulerOutput((ScheduledRequest(request, 0, limit, True),), 0))
+    assert set(last.tokens) == {"a"}
+    assert not last.failures
+    beyond = runner.run(SchedulerOutput((ScheduledRequest(request, limit, 1, True),), 1))
+    assert not beyond.tokens
+    assert f"beyond the {limit}" in beyond.failures["a"]
+
+
 def test_a_step_that_breaks_leaves_no_half_written_values(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = Runner(model, 8)
     request = make_request("a", random_prompt(random.Random(0), 20))

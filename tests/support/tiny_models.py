@@ -40,6 +40,7 @@ def tiny_config(**changes: Any) -> LlamaConfig:
         "num_key_value_heads": 2,
         "max_position_embeddings": 512,
         "initializer_range": 0.15,
+        "rms_norm_eps": 0.05,  # so large that leaving it out changes the text
         "tie_word_embeddings": False,
         "eos_token_id": None,
         "bos_token_id": None,
@@ -48,9 +49,18 @@ def tiny_config(**changes: Any) -> LlamaConfig:
     return LlamaConfig(**(values | changes))
 
 
+def perturb_norms(model: torch.nn.Module) -> None:
+    """Replace the ones of the norm weights, which would hide that one norm is used in place of another."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.rand_like(parameter) - 0.5)
+
+
 def save_tiny_llama(folder: Path, seed: int = 0, shard_size: str = "5GB", **changes: Any) -> LlamaForCausalLM:
     torch.manual_seed(seed)
     model = LlamaForCausalLM(tiny_config(**changes)).eval()
+    perturb_norms(model)
     model.generation_config.eos_token_id = None
     model.save_pretrained(folder, max_shard_size=shard_size)
     save_tokenizer(folder)
@@ -61,6 +71,7 @@ def save_tiny_mistral(folder: Path, seed: int = 0, **changes: Any) -> MistralFor
     torch.manual_seed(seed)
     values = {name: value for name, value in tiny_config().to_dict().items() if name not in ("model_type", "head_dim")}
     model = MistralForCausalLM(MistralConfig(**(values | changes))).eval()
+    perturb_norms(model)
     model.save_pretrained(folder)
     save_tokenizer(folder)
     return model

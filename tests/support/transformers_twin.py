@@ -19,6 +19,7 @@ from slotdeck.engine.core.scheduler import Scheduler
 from slotdeck.engine.model.load import LoadedModel, load_model
 from slotdeck.engine.model.runner import Runner
 from slotdeck.engine.settings import LiveSettings, SettingsError
+from tests.support.tiny_models import perturb_norms
 
 NEAR_TIE = 1e-3
 """Difference of two logits below which fp32 rounding may decide between their tokens."""
@@ -63,11 +64,13 @@ def make_twin(folder: Path, **overrides: Any) -> Twin:
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "max_position_embeddings": 512,
+        "rms_norm_eps": 0.05,  # so large that leaving it out changes the text
         "initializer_range": 0.3,  # wide, so that random logits are far apart
         "bos_token_id": None,
         "eos_token_id": None,
     }
     theirs = LlamaForCausalLM(LlamaConfig(**(shape | overrides))).eval()
+    perturb_norms(theirs)
     theirs.save_pretrained(folder)
     (folder / "tokenizer.json").write_text("{}")  # token ids are all that is compared here
     return Twin(load_model(str(folder), weights="fp32", device="cpu"), theirs)
