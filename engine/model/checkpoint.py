@@ -36,7 +36,7 @@ class Checkpoint(Protocol):
         ...
 
     def get(self, name: str) -> torch.Tensor:
-        """The tensor in fp32, or in the 16-bit type in which it is stored. Safe to call from several threads."""
+        """The tensor in floating point, as it is stored or dequantised. Safe to call from several threads."""
         ...
 
     def rows(self, name: str, first: int, count: int) -> torch.Tensor:

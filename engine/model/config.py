@@ -12,7 +12,7 @@ SUPPORTED_ROPE = ("default", "linear", "llama3")
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How rotary frequencies are stretched; ``kind`` is one of SUPPORTED_ROPE. The last three belong to llama3."""
+    """How rotary frequencies are scaled. ``kind`` is one of SUPPORTED_ROPE. The last three fields are for llama3."""
 
     kind: str = "default"
     factor: float = 1.0
@@ -23,7 +23,7 @@ class RopeScaling:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes of a decoder of the Llama family."""
+    """Sizes of a decoder, and what its family needs to compute exactly."""
 
     id: str
     architecture: str
@@ -35,14 +35,14 @@ class ModelConfig:
     intermediate_size: int
     vocab_size: int
     max_positions: int
-    """Trained context in tokens; no larger context may be served."""
+    """Trained context in tokens. The engine serves no larger context."""
     rope_theta: float
     rope_scaling: RopeScaling
     rms_norm_eps: float
     tie_embeddings: bool
     stop_token_ids: frozenset[int]
     sliding_window: int | None = None
-    """Newest tokens that a query sees in every layer, its own included; None: all."""
+    """Number of newest tokens that a query sees in every layer, its own included; None: all."""
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size"):
@@ -73,7 +73,7 @@ class ModelConfig:
 
     @property
     def num_parameters(self) -> int:
-        """Weights of the model, the tied embedding counted once."""
+        """Number of weights. A tied embedding counts once."""
         attention = self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
         layer = attention + 3 * self.hidden_size * self.intermediate_size + 2 * self.hidden_size
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)

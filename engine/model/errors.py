@@ -1,19 +1,19 @@
-"""What can be wrong with a model, told so that the reader knows what to do."""
+"""Errors about a model. Their messages say what to do."""
 
 from __future__ import annotations
 
 
 class ModelError(ValueError):
-    """A model cannot be found, read or held in memory. The message is one paragraph for the admin.
+    """A model cannot be found or read, or does not fit into memory. The message is one paragraph for the admin.
 
-    ``exit_code`` is that of a process that ends for it.
+    ``exit_code`` is the exit code of a process that ends because of it.
     """
 
     exit_code = 1
 
 
 class UsageError(ModelError):
-    """The admin asked for what is not there: a model, a device, a type of weights. Nothing is broken."""
+    """The admin asked for a model, a device or a type of weights that does not exist. Nothing is broken."""
 
     exit_code = 2
 

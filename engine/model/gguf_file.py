@@ -1,7 +1,7 @@
-"""A GGUF file as a checkpoint: metadata, tensors under Hugging Face names, dequantised on the way out.
+"""A GGUF file as a checkpoint: its metadata, and its tensors by Hugging Face names, dequantised when they are read.
 
-The `gguf` package reads and dequantises. Two things are ours: long string arrays (vocabulary, merges) are skipped at
-reading and decoded only when a tokenizer must be built, and llama.cpp's row order of Q and K is undone.
+The `gguf` package reads and dequantises. We add two things: long string arrays (vocabulary, merges) are skipped and
+decoded only when a tokenizer must be built, and llama.cpp's row order of Q and K is undone.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from slotdeck.engine.model.llama.config import config_from_gguf
 from slotdeck.engine.model.llama.tensors import hugging_face_name, interleaved_heads
 
 _FOUR_BITS = {GGMLQuantizationType.Q4_0: 2, GGMLQuantizationType.Q4_1: 4}
-"""Types on the grid of 4-bit weights, and the bytes of a block before its codes."""
+"""Types with the grid of 4-bit weights, and the number of bytes of a block before its codes."""
 _PLAIN_TYPES = {GGMLQuantizationType.F32, GGMLQuantizationType.F16}
 
 
 class _Reader(GGUFReader):
-    """GGUFReader that keeps an array as one span: a vocabulary costs milliseconds instead of seconds."""
+    """A GGUFReader that keeps an array as one span of bytes: a vocabulary takes milliseconds instead of seconds."""
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[GGUFValueType]]:
         if GGUFValueType(raw_type) != GGUFValueType.ARRAY:
@@ -48,16 +48,16 @@ class _Reader(GGUFReader):
 
     @property
     def _order(self) -> str:
-        """Byte order of the file, as `struct` writes it."""
+        """Byte order of the file, in the notation of `struct`."""
         return "<" if (sys.byteorder == "little") != (self.byte_order == "S") else ">"
 
     def span(self, name: str) -> bytes:
-        """The raw bytes of a field's value; empty when there is no such field."""
+        """The raw bytes of a field's value; empty if there is no such field."""
         field = self.fields.get(name)
         return b"" if field is None else b"".join(bytes(field.parts[index]) for index in field.data)
 
     def strings(self, name: str) -> list[str]:
-        """Decode an array of strings; empty when there is none of that name."""
+        """Decode an array of strings; empty if there is no such field."""
         span, offset, result = self.span(name), 0, []
         read_length = struct.Struct(f"{self._order}Q").unpack_from
         while offset < len(span):
@@ -67,7 +67,7 @@ class _Reader(GGUFReader):
         return result
 
     def numbers(self, name: str) -> list[int]:
-        """An array of numbers; empty when there is none of that name."""
+        """An array of numbers; empty if there is no such field."""
         field = self.fields.get(name)
         return [] if field is None else [int(value) for value in field.parts[field.data[0]].tolist()]
 
@@ -75,8 +75,7 @@ class _Reader(GGUFReader):
 class GGUFCheckpoint:
     """The tensors of a GGUF file of architecture llama, by their Hugging Face names.
 
-    Raises ModelError when the file is damaged, of another architecture, or holds a tensor that the decoder would not
-    know what to do with.
+    Raises ModelError if the file is damaged or has another architecture.
     """
 
     def __init__(self, path: Path, id: str) -> None:
@@ -102,7 +101,7 @@ class GGUFCheckpoint:
 
     @property
     def files(self) -> list[Path]:
-        """The one file; when it changes, it is another model."""
+        """The one file. If it changes, it is another model."""
         return [self.path]
 
     @property
@@ -112,31 +111,31 @@ class GGUFCheckpoint:
 
     @property
     def largest_tensor(self) -> int:
-        """Values in the largest tensor: what is held in 32 bit for a moment while it is converted."""
+        """Number of values in the largest tensor, which is held in fp32 for a moment while it is converted."""
         return max(int(tensor.n_elements) for tensor in self._tensors.values())
 
     @property
     def in_four_bits(self) -> bool:
-        """Whether all products of the layers are stored on the grid of 4-bit weights."""
+        """Whether all products of the layers are stored in 4 bits."""
         products = [tensor for name, tensor in self._tensors.items() if name.endswith("proj.weight")]
         return all(tensor.tensor_type in _FOUR_BITS for tensor in products)
 
     def get(self, name: str) -> torch.Tensor:
-        """The tensor in 32 bit (16 bit if stored so). Safe to call from several threads."""
+        """The tensor in fp32, or in fp16 if it is stored so. Safe to call from several threads."""
         result = self._dequantised(name, slice(None))
         heads = interleaved_heads(name, self.config)
         return result if heads is None else result[_rotate_half_order(len(result), heads)]
 
     def rows(self, name: str, first: int, count: int) -> torch.Tensor:
-        """Some rows (fewer at the end) of a tensor other than Q and K, without converting the others."""
+        """``count`` rows from ``first`` on (fewer at the end), without converting the others. Not for Q and K."""
         return self._dequantised(name, slice(first, first + count))
 
     def four_bits(self, name: str) -> FourBits | None:
-        """The tensor in 4 bits exactly as stored; None when it is stored otherwise."""
+        """The tensor in 4 bits exactly as it is stored; None if it is stored in another type."""
         tensor = self._tensors[name]
         if tensor.tensor_type not in _FOUR_BITS:
             return None
-        # Of a block: the step, in Q4_1 the minimum, and two codes a byte: the low halves are the first 16 values.
+        # A block is the step, in Q4_1 also the minimum, and 16 bytes of two codes. Low halves are the first 16 values.
         head = _FOUR_BITS[tensor.tensor_type]
         blocks = np.asarray(tensor.data).reshape(len(tensor.data), -1, head + BLOCK // 2)
         floats = np.ascontiguousarray(blocks[..., :head]).view("<f2")
@@ -161,10 +160,10 @@ class GGUFCheckpoint:
         return torch.from_numpy(np.array(values) if kind in _PLAIN_TYPES else values)
 
     def rope_factors(self) -> torch.Tensor | None:
-        """Divisors of the rotary frequencies [head_dim / 2] (how llama.cpp stores llama3 scaling), or None."""
+        """Divisors of the rotary frequencies, fp32 [head_dim / 2], or None. llama.cpp stores llama3 scaling so."""
         return self.get("rope_freqs.weight").float() if "rope_freqs.weight" in self._tensors else None
 
 
 def _rotate_half_order(rows: int, heads: int) -> np.ndarray:
-    """Which row comes where to undo llama.cpp's order of Q and K (pairs interleaved): halves, as rotate_half wants."""
+    """The order of rows that turns llama.cpp's interleaved pairs of Q and K into halves, as rotate-half needs them."""
     return np.arange(rows).reshape(heads, rows // heads // 2, 2).transpose(0, 2, 1).reshape(-1)

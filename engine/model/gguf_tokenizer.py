@@ -1,7 +1,7 @@
-"""The tokenizer inside a GGUF file, written once as a Hugging Face tokenizer folder into the cache.
+"""The tokenizer inside a GGUF file, written to the cache once as a Hugging Face tokenizer folder.
 
-Byte-level BPE vocabularies are rebuilt exactly, with the pre-tokenizer the file names. Other kinds are refused rather
-than approximated: a slightly wrong tokenizer gives slightly wrong text for ever.
+Byte-level BPE vocabularies are rebuilt exactly, with the pre-tokenizer that the file names. Other kinds are refused,
+not approximated: a slightly wrong tokenizer would silently give slightly wrong text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from slotdeck.engine.model.gguf_file import GGUFCheckpoint
 from slotdeck.engine.paths import cache_folder
 
 _FORMAT = 1
-"""Raised when the folder is written differently, so that older ones are not used."""
+"""Must rise when the folder is written differently, so that older folders are not used."""
 
 _CONTROL, _USER_DEFINED = 3, 4
 _IDENTITY = ("model", "pre", "tokens", "token_type", "merges", "bos_token_id", "eos_token_id", "padding_token_id")
@@ -33,9 +33,9 @@ _QWEN2_PATTERN = _LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
 def tokenizer_folder(checkpoint: GGUFCheckpoint) -> Path:
-    """A folder that `transformers.AutoTokenizer` opens offline, made on first use and cached.
+    """A folder that `transformers.AutoTokenizer` opens offline. It is written on first use and kept in the cache.
 
-    Raises ModelError for a vocabulary that is not byte-level BPE with a known pre-tokenizer, or a full disk.
+    Raises ModelError if the vocabulary is not byte-level BPE with a known pre-tokenizer, or if the disk is full.
     """
     reader, metadata = checkpoint.reader, checkpoint.metadata
     digest = hashlib.sha256(str(_FORMAT).encode())
@@ -55,7 +55,7 @@ def tokenizer_folder(checkpoint: GGUFCheckpoint) -> Path:
             try:
                 os.rename(temporary, folder)
             except OSError:
-                if not (folder / "tokenizer_config.json").is_file():  # else another process made it first
+                if not (folder / "tokenizer_config.json").is_file():  # otherwise another process was faster
                     raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -95,7 +95,7 @@ def _build(checkpoint: GGUFCheckpoint) -> tuple[Tokenizer, dict[str, object]]:
     tokenizer.decoder = decoders.ByteLevel()
     marked = zip(tokens, kinds, strict=True)
     added = [(token, number) for token, number in marked if number in (_CONTROL, _USER_DEFINED)]
-    # In the order of their ids, each keeps its id.
+    # Added in the order of their ids, so that each keeps its id.
     tokenizer.add_tokens([AddedToken(t, normalized=False, special=number == _CONTROL) for t, number in added])
 
     def named(name: str) -> tuple[str, int] | None:

@@ -1,4 +1,4 @@
-"""What the machine offers: device, memory, threads, and which type of weights it computes fast."""
+"""The machine: its device, memory and cores, and which types of weights it computes fast."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from slotdeck.engine.model.errors import UsageError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-"""Types of weights by the name they have in the settings."""
+"""Types of weights for torch, by their names in the settings."""
 
 
 def choose_device(name: str) -> torch.device:
-    """ "auto", "cpu", "cuda" or "cuda:N" to a device that exists. Raises UsageError otherwise."""
+    """The device for "auto", "cpu", "cuda" or "cuda:N". Raises UsageError if it does not exist."""
     if name == "auto":
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     if name == "cpu":
@@ -33,7 +33,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_dtype(name: str, device: torch.device) -> tuple[str, str]:
-    """Type of weights for torch, "fp32" or "bf16", and one sentence that says why. ``name`` may be "auto"."""
+    """Type of weights for torch ("fp32" or "bf16"), and one sentence that says why. ``name`` may be "auto"."""
     if name not in ("auto", *DTYPES):
         raise UsageError(f"unknown type of weights {name!r}: use auto, int8, int4, {' or '.join(DTYPES)}")
     if name != "auto":
@@ -60,7 +60,7 @@ def cpu_has_amx() -> bool:
 
 
 def available_memory(device: torch.device) -> int:
-    """Bytes that can still be taken on the device without swapping; a container's limit counts."""
+    """Bytes that can be allocated on the device without swapping, within the limit of a container."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     available = int(psutil.virtual_memory().available)
@@ -68,7 +68,7 @@ def available_memory(device: torch.device) -> int:
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
         used = int(Path("/sys/fs/cgroup/memory.current").read_text())
         counters = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
-        # Cached files count as used but give way.
+        # Cached files count as used, but the kernel drops them when memory is needed.
         used -= int(counters.get("inactive_file", 0)) + int(counters.get("active_file", 0))
     except (OSError, ValueError):
         return available  # no limit ("max"), or not Linux
@@ -83,7 +83,7 @@ def total_memory(device: torch.device) -> int:
 
 
 def physical_cores() -> int:
-    """Cores this process may use: physical ones, bounded by its affinity and a container's CPU quota."""
+    """Physical cores that this process may use, bounded by its affinity and by a container's CPU quota."""
     cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = min(cores, len(os.sched_getaffinity(0)))

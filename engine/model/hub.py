@@ -1,4 +1,4 @@
-"""A hub id ("org/name") to a local folder, from the local cache when it is whole, else by download."""
+"""Finds the local folder of a hub id ("org/name"): in the local cache if it is complete, else by downloading it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 
 
 def hub_folder(id: str) -> Path:
-    """The snapshot of ``id``. The network is used only when the local cache lacks a file of it.
+    """The folder of ``id``. The network is used only if the local cache lacks a file.
 
-    Raises UsageError for no such model; ModelError that says what to do: gated, offline, no network.
+    Raises UsageError if there is no such model. Raises ModelError if it is gated or cannot be downloaded.
     """
-    # The import takes a moment and is of no use to local models.
+    # The import takes a moment, and local models do not need it.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -31,7 +31,7 @@ def hub_folder(id: str) -> Path:
         if (folder / "config.json").is_file() and not missing_files(folder):
             return folder
     except (LocalEntryNotFoundError, ModelError):
-        pass  # not cached, or in part: fetched below
+        pass  # not cached, or only in part: downloaded below
     except HFValidationError as error:
         raise UsageError(f"{id!r} is not a hub id: {error}") from error
     try:

@@ -20,7 +20,7 @@ _FLOAT_TYPES = {"F32", "F16", "BF16", "F64"}
 
 
 class HuggingFaceCheckpoint:
-    """The tensors of a local folder. Never touches the network. Raises ModelError for what cannot be served."""
+    """The tensors of a local folder. Never uses the network. Raises ModelError for a model that cannot be served."""
 
     def __init__(self, folder: Path, id: str) -> None:
         self.folder = folder
@@ -57,7 +57,7 @@ class HuggingFaceCheckpoint:
 
     @property
     def files(self) -> list[Path]:
-        """What the model is read from: a change of any of them makes it another model."""
+        """The files that the model is read from. If one of them changes, it is another model."""
         return [self.folder / name for name in ("config.json", *self._files)]
 
     @property
@@ -67,7 +67,7 @@ class HuggingFaceCheckpoint:
 
     @property
     def largest_tensor(self) -> int:
-        """Values in the largest tensor."""
+        """Number of values in the largest tensor."""
         return max(int(torch.Size(shape).numel()) for shape in self._shapes.values())
 
     def get(self, name: str) -> torch.Tensor:
@@ -75,17 +75,17 @@ class HuggingFaceCheckpoint:
         return self._files[self._owner[name]].get_tensor(name)
 
     def rows(self, name: str, first: int, count: int) -> torch.Tensor:
-        """Some rows of a tensor as stored (fewer at its end), without reading the others."""
+        """``count`` rows from ``first`` on (fewer at the end) as stored, without reading the others."""
         part: torch.Tensor = self._files[self._owner[name]].get_slice(name)[first : first + count]
         return part
 
     def rope_factors(self) -> torch.Tensor | None:
-        """None: here the scaling is in the config."""
+        """None, since a Hugging Face folder has the scaling in its config."""
         return None
 
 
 def weight_files(folder: Path) -> list[str]:
-    """Names of the safetensors files that make up the model; raises ModelError when there is none to look for."""
+    """Names of the safetensors files of the model. Raises ModelError if it has only .bin weights."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         mapping = _read_json(index, folder.name).get("weight_map") or {}
@@ -99,12 +99,12 @@ def weight_files(folder: Path) -> list[str]:
 
 
 def missing_files(folder: Path) -> list[str]:
-    """Weight files that the folder's index names and that are not there."""
+    """Names of weight files that belong to the model and do not exist."""
     return [name for name in weight_files(folder) if not (folder / name).is_file()]
 
 
 def _stop_token_ids(folder: Path, document: dict[str, Any]) -> frozenset[int]:
-    """Union of the end tokens of config, generation config and tokenizer (they often differ)."""
+    """The end tokens of config, generation config and tokenizer together, since they often differ."""
     found: set[int] = set()
     generation = folder / "generation_config.json"
     for source in (document, _read_json(generation, folder.name) if generation.is_file() else {}):

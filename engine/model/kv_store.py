@@ -1,7 +1,8 @@
-"""The tensors behind the KV pool: how K and V are stored, read back, grown, shrunk and moved.
+"""The tensors of the KV pool: how K and V are stored, read back, resized and moved.
 
-One K and one V tensor per layer, [kv_heads, num_blocks, 16, head_dim]: head first, so that the blocks of a sequence,
-gathered one head after another, are already the matrices that attention multiplies.
+Each layer has one K and one V tensor, [kv_heads, num_blocks, 16, head_dim]. The head comes first, so that the blocks of
+a sequence, gathered head by head, already are the matrices that attention multiplies. The native kernels read the
+same layout.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from slotdeck.engine.model.hardware import DTYPES
 from slotdeck.engine.settings import BLOCK_SIZE
 
 KV_DTYPES = DTYPES | {"fp16": torch.float16, "int8": torch.int8}
-"""Types of the KV pool by the name they have in the settings."""
+"""Types of the KV pool, by their names in the settings."""
 
 SCALE_DTYPE = torch.float32
 
 
 class KVStore:
-    """Preallocated K and V of ``num_blocks`` blocks in one of the types of KV_DTYPES.
+    """Preallocated K and V of ``num_blocks`` blocks, in one of the types in KV_DTYPES.
 
-    Invariant between steps: every value is finite, since unused places of a sequence's last block are read with weight
-    0, and 0 x NaN would be NaN. So the store starts as zeros, a value that the type cannot hold is stored as NaN, and
-    one that is not finite is cleared in the step that wrote it (:meth:`clear`).
+    Invariant between steps: every value is finite. Attention reads the unused positions of a sequence's last block with
+    weight 0, and 0 x NaN would be NaN. So the store starts with zeros. A value that the type cannot hold is stored as
+    NaN, and the step that wrote a value that is not finite clears it (:meth:`clear`).
     """
 
     _scratch: torch.Tensor
@@ -39,7 +40,7 @@ class KVStore:
         self.dtype = dtype
         self.device = device
         self.quantised = dtype == torch.int8
-        # int8 has no products of its own, and a CPU's products in fp16 take ten times those in fp32.
+        # torch cannot multiply int8 by fp32, and on a CPU products in fp16 take ten times as long as in fp32.
         slow = self.quantised or (dtype == torch.float16 and device.type == "cpu")
         self.compute_dtype = torch.float32 if slow else dtype
         shape = (config.num_kv_heads, num_blocks, BLOCK_SIZE, config.head_dim)
@@ -71,12 +72,12 @@ class KVStore:
         return (self.bytes_allocated + self.scale_bytes) // self.num_blocks
 
     def token_rows(self, slots: torch.Tensor) -> torch.Tensor:
-        """Rows to :meth:`write` for ``slots`` [T] (block x 16 + offset): int64 [T x kv_heads], token by token."""
+        """Rows for :meth:`write`: int64 [T x kv_heads], token by token. ``slots`` [T] are block x 16 + offset."""
         heads = torch.arange(self.num_kv_heads, device=slots.device) * (self.num_blocks * BLOCK_SIZE)
         return (slots[:, None] + heads).flatten()
 
     def block_rows(self, blocks: torch.Tensor) -> torch.Tensor:
-        """Rows to gather for ``blocks`` [B, n]: int64 [kv_heads x B x n], head by head."""
+        """Rows for gathering ``blocks`` [B, n]: int64 [kv_heads x B x n], head by head."""
         heads = torch.arange(self.num_kv_heads, device=blocks.device) * self.num_blocks
         return (heads[:, None] + blocks.flatten()).flatten()
 
@@ -94,20 +95,21 @@ class KVStore:
             return
         keys, values = keys.to(self.dtype), values.to(self.dtype)
         if self.dtype == torch.float16:
-            # Infinite is what fp16 cannot hold; as NaN it fails its request instead of bending its attention.
+            # A value that fp16 cannot hold has become infinite. As NaN it fails its request instead of distorting the
+            # attention.
             keys, values = keys + (keys - keys), values + (values - values)
         self._key_rows[layer].index_copy_(0, rows, keys.reshape(-1, width))
         self._value_rows[layer].index_copy_(0, rows, values.reshape(-1, width))
 
     def gather_keys(self, layer: int, block_rows: torch.Tensor) -> torch.Tensor:
-        """K of the blocks as stored, in ``compute_dtype``, [len(block_rows), 16 x head_dim].
+        """K of the blocks as stored, converted to ``compute_dtype``: [len(block_rows), 16 x head_dim].
 
-        Valid until the next gather: the memory is shared.
+        The result is valid until the next gather, which uses the same memory.
         """
         return self._gather(self._key_blocks, self._key_scale_blocks, layer, block_rows)
 
     def gather_values(self, layer: int, block_rows: torch.Tensor) -> torch.Tensor:
-        """V of the blocks; see :meth:`gather_keys`."""
+        """V of the blocks as stored; see :meth:`gather_keys`."""
         return self._gather(self._value_blocks, self._value_scale_blocks, layer, block_rows)
 
     def _gather(
@@ -127,20 +129,20 @@ class KVStore:
         return computed
 
     def clear(self, rows: torch.Tensor) -> None:
-        """Zero K and V of all layers at token rows (see :meth:`token_rows`)."""
+        """Set K and V of all layers to zero at these token rows (see :meth:`token_rows`)."""
         for views in (self._key_rows, self._value_rows, self._key_scale_rows, self._value_scale_rows):
             for view in views:
                 view.index_fill_(0, rows, 0)
 
     def blocks(self) -> list[torch.Tensor]:
-        """Everything that is stored, as views [kv_heads x num_blocks, values of a block]: rows as of block_rows.
+        """Views of all tensors, [kv_heads x num_blocks, values of a block], with rows in the order of block_rows.
 
-        K and V of all layers, then their scales. The views end with the next :meth:`resize`.
+        K of all layers, V of all layers, then the scales of both. The views are valid until the pool is resized.
         """
         return [*self._key_blocks, *self._value_blocks, *self._key_scale_blocks, *self._value_scale_blocks]
 
     def rows_of(self, block_ids: Sequence[int]) -> torch.Tensor:
-        """Rows of :meth:`blocks` for whole blocks, int64 [kv_heads x n]. Raises ValueError for an id outside."""
+        """Rows of :meth:`blocks` for n blocks: int64 [kv_heads x n]. Raises ValueError for ids outside the pool."""
         if block_ids and not 0 <= min(block_ids) <= max(block_ids) < self.num_blocks:
             raise ValueError(f"block ids must be 0 to {self.num_blocks - 1}, not {min(block_ids)} to {max(block_ids)}")
         return self.block_rows(torch.tensor(block_ids, dtype=torch.int64, device=self.device))
@@ -208,7 +210,7 @@ class KVStore:
             give_memory_back(self.device)
 
     def _make_views(self) -> None:
-        """Views of the same memory: one row per (head, token), and one row per (head, block)."""
+        """Create the views of the tensors: one row per (head, token), and one row per (head, block)."""
         self.generation = object()
         """Replaced whenever the tensors are. Code that keeps their addresses compares it by identity."""
         rows, width = self.num_kv_heads * self.num_blocks, self.head_dim
@@ -224,16 +226,16 @@ class KVStore:
         self._computed = torch.empty(0, BLOCK_SIZE * width, dtype=self.compute_dtype, device=self.device)
 
     def _drop_views(self) -> None:
-        """Let go of every view, so that a replaced tensor is freed at once."""
+        """Drop every view, so that a replaced tensor is freed at once."""
         self._key_rows = self._value_rows = self._key_blocks = self._value_blocks = []
         self._key_scale_rows = self._value_scale_rows = self._key_scale_blocks = self._value_scale_blocks = []
         del self._scratch, self._computed
 
 
 def quantise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of ``x`` [n, head_dim] as int8 and one fp32 scale each [n]: the largest value of a row becomes 127.
+    """Quantise the rows of ``x`` [n, head_dim] to int8, with one fp32 scale for each row [n].
 
-    The scale of a row that is not finite is not finite either.
+    The largest magnitude of a row becomes 127. If a row is not finite, neither is its scale.
     """
     x = x.float()
     scale = (x.abs().amax(-1) / 127).clamp_min_(torch.finfo(torch.float32).tiny)
@@ -250,10 +252,10 @@ def _resized(tensor: torch.Tensor, num_blocks: int, device: torch.device) -> tor
 
 
 def give_memory_back(device: torch.device) -> None:
-    """Freed memory that the allocators keep for later goes back to the machine."""
+    """Return freed memory that the allocators keep for later to the operating system."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         return
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it and needs it
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it, and only glibc needs it
     if trim is not None:
         trim(0)

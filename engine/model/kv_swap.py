@@ -1,7 +1,7 @@
-"""KV of preempted requests in host memory, byte for byte.
+"""Copies of preempted requests' KV in host memory, byte for byte.
 
-Blocks go out when their request loses its place in the pool and come back, into whatever blocks are free then, when it
-resumes: nothing of it is computed again. On a GPU the host memory is pinned, so that copies run at the bus's speed.
+When a request is preempted, its blocks are swapped out. When it resumes, they are swapped in to any free blocks, so
+that nothing is computed again. With a GPU the host memory is pinned, so that copies run at the speed of the bus.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from slotdeck.engine.model.kv_store import KVStore
 
 
 class HostCopies:
-    """What was swapped out of ``store``, by request id: one buffer each. Used from the thread that runs the steps."""
+    """One buffer for each request that was swapped out of ``store``. Only the thread that runs the steps uses it."""
 
     def __init__(self, store: KVStore) -> None:
         self._store = store
@@ -31,9 +31,10 @@ class HostCopies:
         return sum(copy.nbytes for copy in self._copies.values())
 
     def swap_out(self, swap: Swap) -> int:
-        """Copy blocks of all layers to host memory; a copy held before under this id is replaced. Bytes copied.
+        """Copy blocks of all layers to host memory, and return the number of bytes.
 
-        Raises ValueError for blocks outside the pool. When memory runs out, nothing is held for this request.
+        An older copy of the same request is dropped first. Raises ValueError for blocks outside the pool, and what
+        torch raises if memory runs out; then no copy of this request is held.
         """
         self.drop(swap.request_id)
         rows, on_cpu = self._store.rows_of(swap.block_ids), self._store.device.type == "cpu"
@@ -43,16 +44,16 @@ class HostCopies:
             if on_cpu:
                 torch.index_select(view, 0, rows, out=part)
             else:
-                # This copy and later writes to the blocks follow each other on one stream: no need to wait for it.
+                # Later writes to the blocks are on the same stream, so they wait for this copy by themselves.
                 part.copy_(view.index_select(0, rows), non_blocking=True)
         self._copies[swap.request_id] = copy
         return size
 
     def swap_in(self, swap: Swap) -> int:
-        """Copy a request's KV back into these blocks, in the order in which they went out, and forget it. Bytes copied.
+        """Copy a request's KV back into these blocks, drop the copy, and return the number of bytes.
 
-        Raises ValueError when there is no copy, when it has another number of blocks, and for blocks outside the pool;
-        then the copy is kept.
+        The blocks are in the order in which they were swapped out. Raises ValueError if there is no copy, if it has
+        another number of blocks, and for blocks outside the pool; then the copy is kept.
         """
         copy = self._copies.get(swap.request_id)
         if copy is None:
@@ -66,15 +67,15 @@ class HostCopies:
         return copy.nbytes
 
     def drop(self, request_id: str) -> None:
-        """Forget one request's copy, if there is one."""
+        """Drop one request's copy, if there is one."""
         self._copies.pop(request_id, None)
 
     def forget(self) -> None:
-        """Forget every copy."""
+        """Drop every copy."""
         self._copies.clear()
 
     def _parts(self, copy: torch.Tensor, rows: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Each view of the store beside the part of the buffer that holds rows of it."""
+        """Each view of the store, with the part of the buffer for its rows."""
         begin = 0
         for view in self._store.blocks():
             end = begin + rows * view.shape[1] * view.element_size()

@@ -1,7 +1,7 @@
-"""From a name to a model in memory: find it, check it, say what it takes, convert its weights.
+"""Loads a model by name: finds it, checks it, estimates its memory, and reads its weights.
 
-A source is the embedded model, a GGUF file, a Hugging Face folder, or a hub id. A local path and anything already in a
-cache never touch the network, and code from a model is never run.
+A source is the embedded model, a GGUF file, a Hugging Face folder, or a hub id. The network is not used for local paths
+and for models that are in the cache, and code from a model is never run.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from slotdeck.engine.model.weight_choice import choose_weights
 logger = logging.getLogger(__name__)
 
 EMBEDDED = "smollm2"
-"""The source that means the embedded model."""
+"""The name of the embedded model."""
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model that was found and checked but not loaded: what it is and what it will take."""
+    """A model that was found and checked but not loaded, and the memory it will take."""
 
     checkpoint: Checkpoint
     tokenizer_folder: Path
@@ -67,7 +67,7 @@ class ModelSource:
 
     @property
     def kv_dtype(self) -> str:
-        """Type of the KV pool unless another is asked for."""
+        """Default type of the KV pool."""
         return NATIVE_KV_DTYPE if self.kernels is not None else self.weights
 
 
@@ -85,7 +85,7 @@ class LoadedModel:
     weight_bytes: int
     load_seconds: float
     notes: tuple[str, ...]
-    """Sentences the admin should know for good."""
+    """Sentences for the admin that hold as long as the model is loaded."""
 
     @property
     def id(self) -> str:
@@ -93,7 +93,7 @@ class LoadedModel:
 
     @property
     def kv_dtype(self) -> str:
-        """Type of the KV pool unless another is asked for."""
+        """Default type of the KV pool."""
         return next(name for name, dtype in DTYPES.items() if dtype == self.decoder.kv_dtype)
 
     @property
@@ -108,7 +108,7 @@ def load_model(source: str, *, weights: str = "auto", device: str = "auto") -> L
 
 
 def memory_beside(found: ModelSource) -> int:
-    """Bytes that will be available on its device beside the weights. Raises ModelError when these do not fit."""
+    """Bytes that will be available on its device beside the weights. Raises ModelError if the weights do not fit."""
     free = available_memory(found.device)
     if found.peak_bytes > free:
         smaller = ", take --weights bf16 (half of it)" if found.weights == "fp32" else ""
@@ -122,7 +122,7 @@ def memory_beside(found: ModelSource) -> int:
 def load(found: ModelSource) -> LoadedModel:
     """Read the weights of a model that was found.
 
-    Raises ModelError when they do not fit into memory, and when they compute NaN or infinity at once.
+    Raises ModelError if they do not fit into memory, and if the first forward pass gives NaN or infinity.
     """
     start = time.monotonic()
     config = found.config
@@ -211,7 +211,7 @@ def _open_gguf(path: Path, id: str) -> tuple[Checkpoint, Path]:
 
 
 def _estimate(checkpoint: Checkpoint, weights: str, device: torch.device) -> tuple[int, int]:
-    """Bytes of the loaded weights, and bytes needed beside them for a moment while loading."""
+    """Bytes of the loaded weights, and additional bytes needed temporarily while loading."""
     config = checkpoint.config
     layer = config.hidden_size * (config.intermediate_size * 3 + config.num_heads * config.head_dim * 4)
     temporary = 4 * (checkpoint.largest_tensor + _workers() * layer)
@@ -228,7 +228,7 @@ def _workers() -> int:
 
 
 def _check_first_forward(decoder: StepDecoder) -> None:
-    """Compute a few tokens: weights that overflow or are damaged are found here, not by the first user."""
+    """Compute a few tokens, so that weights that overflow or are damaged are found now and not by the first user."""
     config = decoder.config
     count = min(4, config.max_positions)
     store = decoder.allocate_kv(1, decoder.kv_dtype)

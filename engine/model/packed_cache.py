@@ -49,26 +49,26 @@ def load_or_pack(checkpoint: Checkpoint, weights: str, nbytes: int, pack: Callab
 
 
 def _cache_file(checkpoint: Checkpoint, weights: str) -> Path:
-    """One file for each source and type, so that a changed source replaces what was packed of it."""
+    """One file for each source and type, so that a changed source replaces its packed weights."""
     name = hashlib.sha256(str(checkpoint.files[0].resolve()).encode()).hexdigest()[:16]
     return cache_folder() / "packed" / f"{name}.{weights}"
 
 
 def _key(checkpoint: Checkpoint) -> str:
-    """What the packed weights were made from, as JSON: any difference packs anew."""
+    """What the packed weights were made from, as JSON. Any difference means that they are packed again."""
     files = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in checkpoint.files]
     return json.dumps({"files": files, "format": FORMAT})
 
 
 def _header(key: str) -> bytes:
-    """The beginning of the file, padded so that the arrays begin at a page."""
+    """The beginning of the file, padded so that the arrays start at a page."""
     text = key.encode()
     header = _MAGIC + struct.pack("<Q", len(text)) + text
     return header.ljust(pad(len(header), _ALIGNMENT), b"\0")
 
 
 def _map(path: Path, key: str, nbytes: int) -> np.ndarray | None:
-    """The arrays of a cached file, read-only; None when it is not there, of another source, or cut short."""
+    """The arrays of a cached file, read-only; None if it is missing, from another source, or truncated."""
     wanted = _header(key)
     try:
         with path.open("rb") as file:

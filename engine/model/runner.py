@@ -1,7 +1,7 @@
-"""Runs a step: from the scheduler's plan to a flat batch, through the decoder, to tokens.
+"""Runs a step: turns the scheduler's plan into a flat batch, computes it, and returns tokens.
 
-A failure of one request (values that are not finite, a token outside the vocabulary) fails that request alone and
-leaves nothing of it in the pool.
+If something is wrong with one request (values that are not finite, a token outside the vocabulary), only that request
+fails, and nothing of it stays in the pool.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from slotdeck.engine.settings import BLOCK_SIZE
 
 @dataclass(slots=True)
 class _Wanted:
-    """Rows of a step after which a token is wanted, by how it is found."""
+    """Rows of a step after which a token is wanted, by how it is chosen."""
 
     greedy: list[ScheduledRequest] = field(default_factory=list)
-    """The decoder takes the best."""
+    """The decoder takes the most likely token."""
     drawn: list[ScheduledRequest] = field(default_factory=list)
-    """The decoder draws it."""
+    """The decoder draws the token."""
     logits: list[ScheduledRequest] = field(default_factory=list)
-    """``sample`` finds it from the logits."""
+    """``sample`` chooses the token from the logits."""
 
 
 BOTH_POOLS_SHARE = 0.9
@@ -51,8 +51,8 @@ BOTH_POOLS_SHARE = 0.9
 class Runner:
     """Owns the KV store and computes plans, one at a time, from one thread.
 
-    ``kv_dtype`` "auto" takes the type that suits the weights. ``threads`` None takes the physical cores; the
-    number is set for the whole process. Raises ModelError when the pool does not fit into memory.
+    ``kv_dtype`` "auto" means the type that suits the weights. ``threads`` None means one for each physical core; the
+    number is set for the whole process. Raises ModelError if the pool does not fit into memory.
     """
 
     def __init__(self, model: LoadedModel, num_blocks: int, kv_dtype: str = "auto", threads: int | None = None) -> None:
@@ -78,7 +78,7 @@ class Runner:
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of K and V in the pool: bytes per token x tokens. The scales of int8 are apart."""
+        """Bytes of K and V in the pool: bytes per token x tokens, without the scales of int8."""
         return self._store.bytes_allocated
 
     @property
@@ -88,7 +88,7 @@ class Runner:
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of one block with its scales: what swapping it moves, one way."""
+        """Bytes of one block with its scales, which is what swapping it copies, one way."""
         return self._store.block_bytes
 
     @property
@@ -97,11 +97,11 @@ class Runner:
         return self._host_copies.bytes_held
 
     def part_seconds(self) -> dict[str, float]:
-        """What each part of the decoder's work has taken so far; empty where that is not measured. Any thread."""
+        """Seconds that each part of the decoder has taken so far; empty if not measured. Any thread may ask."""
         return self._decoder.part_seconds()
 
     def forget_swapped(self) -> None:
-        """Forget all host copies: after a step that failed, everything is computed again."""
+        """Drop all host copies. After a failed step, everything is computed again."""
         self._host_copies.forget()
 
     def allocate_pool(self, num_blocks: int) -> KVStore | None:
@@ -170,7 +170,7 @@ class Runner:
             self._store.move(pairs)
 
     def _refuse_unless_fits(self, num_blocks: int, held: int = 0) -> None:
-        """Raise ModelError unless memory allows ``num_blocks``, for a pool that has ``held`` of them already."""
+        """Raise ModelError unless ``num_blocks`` fit into memory, for a pool that already has ``held`` of them."""
         per_token = self._config.token_bytes(self.kv_dtype)
         per_block, free = per_token * BLOCK_SIZE, available_memory(self.device)
         layer = held * per_block // self._config.num_layers  # exists twice while it grows
@@ -184,11 +184,11 @@ class Runner:
         )
 
     def run(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
-        """Swap out, forget, swap in, then compute all requests of a step and write their K and V.
+        """Swap out, drop copies, swap in, then compute all requests of a step and write their K and V.
 
-        The result holds a token for each sampling row that succeeded, and a reason for each row (sampling or not) that
-        failed. Raises ValueError when the step does not fit the pool or the host copies, and what torch raises when the
-        step fails; then :meth:`forget_swapped` frees what was swapped out.
+        The result has a token for each sampling row that succeeded, and a reason for each row that failed. Raises
+        ValueError if the step does not fit the pool or the host copies, and what torch raises if the step fails; then
+        :meth:`forget_swapped` frees the host copies.
         """
         self.swapped_out = self.swapped_in = 0
         if scheduler_output.swap_outs or scheduler_output.swap_drops or scheduler_output.swap_ins:
@@ -239,7 +239,7 @@ class Runner:
             output = self._decoder.forward(batch, self._store)
             good = output.finite
         except BaseException:
-            self._clear(batch.slot_mapping)  # half-written values must not stay
+            self._clear(batch.slot_mapping)  # partly written values must not stay
             raise
         computed = time.perf_counter()
         result.seconds = {"lay_out": laid_out - began, "forward": computed - laid_out}
@@ -315,7 +315,7 @@ class Runner:
         batch: Batch,
         result: ModelRunnerOutput,
     ) -> None:
-        """Fail the requests with a token that is not finite and clear what they wrote in this step."""
+        """Fail each request that has a token that is not finite, and clear what it wrote in this step."""
         for row, end in zip(rows, ends, strict=True):
             part = slice(end - row.count, end)
             if not good[part].all():
@@ -346,7 +346,7 @@ def _draw(request: Request, row: int) -> Draw:
 
 
 def kv_type(name: str, default: str) -> str:
-    """The type of the pool, a key of KV_DTYPES: "auto" is the ``default``. Raises ModelError for another name."""
+    """The type of the pool, a key of KV_DTYPES. "auto" means ``default``. Raises ModelError for an unknown name."""
     if name not in ("auto", *KV_DTYPES):
         *most, last = ("auto", *KV_DTYPES)
         raise ModelError(f"unknown type of the KV pool {name!r}: use {', '.join(most)} or {last}")

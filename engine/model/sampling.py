@@ -1,8 +1,8 @@
-"""From logits to tokens, for all sampling rows of a step at once.
+"""Chooses tokens from logits, for all sampling rows of a step at once.
 
-The random draw for a position depends on the request's seed and that position only, and candidates are walked in the
-order of their ids, so a request gives the same text whatever shares its batch, however its prompt was cut, and however
-often it was preempted. Nothing is kept between steps: penalties are computed from the tokens of the request.
+The random number for a position depends only on the request's seed and that position, and candidates are visited in the
+order of their ids. So a request gives the same text whatever shares its batch, however its prompt is cut, and however
+often it is preempted. Nothing is kept between steps: penalties are computed from the tokens of the request.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from slotdeck.engine.core.step import TokenLogprobs
 NOT_FINITE = "the model computed values that are not finite (NaN or infinity) for this request"
 
 MIN_TEMPERATURE = 1e-4
-"""Lower temperatures count as this one, which picks the most likely token unless others are as likely."""
+"""Lower temperatures count as this one, which picks the most likely token unless others are equally likely."""
 
 _PART = 256
-"""The vocabulary is walked in parts of this many tokens: first to the part, then inside it."""
+"""Tokens of one part of the vocabulary. A draw first finds the part, then the token in it."""
 _RUN = 64
-"""Tokens of which the best alone is looked at first when the best of all are sought."""
+"""Tokens of one run. Finding the largest weights of all first looks at only the largest weight of each run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class Sampled:
 
 
 def plainly_greedy(request: Request) -> bool:
-    """Whether the next token is that of the largest logit as computed, and nothing else is asked."""
+    """Whether the next token is the one with the largest unchanged logit, and no log-probabilities are wanted."""
     p = request.sampling
     return (p.temperature <= 0 or p.top_k == 1) and p.top_logprobs is None and not _changes(request)
 
 
 def plainly_drawn(request: Request) -> bool:
-    """Whether the next token is drawn from the logits as computed, and nothing else is asked."""
+    """Whether the next token is drawn from unchanged logits, and no log-probabilities are wanted."""
     p = request.sampling
     return p.temperature > 0 and p.top_k != 1 and p.top_logprobs is None and not _changes(request)
 
@@ -93,7 +93,7 @@ def _logprobs(
 
 
 class _Places:
-    """Tokens of several rows as places in the flattened logits, each with a value."""
+    """Tokens of several rows as indices into the flattened logits, each with a value."""
 
     def __init__(self, vocabulary: int) -> None:
         self._vocabulary = vocabulary
@@ -101,14 +101,14 @@ class _Places:
         self._values: list[np.ndarray] = []
 
     def add(self, row: int, ids: Sequence[int] | np.ndarray, values: float | Sequence[float] | np.ndarray) -> None:
-        """``values`` is one for all or one for each of ``ids``. Ids outside the vocabulary have no logit to change."""
+        """``values`` is one value for all of ``ids``, or one for each. Ids outside the vocabulary are ignored."""
         tokens = np.asarray(ids, dtype=np.int64)
         known = (tokens >= 0) & (tokens < self._vocabulary)
         self._places.append(tokens[known] + row * self._vocabulary)
         self._values.append(np.broadcast_to(np.asarray(values, dtype=np.float32), tokens.shape)[known])
 
     def on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Places, int64, and values, fp32; ``None`` without any."""
+        """Indices, int64, and values, fp32; None if there are none."""
         if not self._places:
             return None
         places, values = np.concatenate(self._places), np.concatenate(self._values)
@@ -116,9 +116,9 @@ class _Places:
 
 
 def _changed(logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
-    """The logits with bias, penalties and tokens that may not come yet applied, in the order of SamplingParams.
+    """Apply biases, penalties and the ban on stop tokens to the logits, in the order of SamplingParams.
 
-    A copy, or ``logits`` itself when no request asks for any of these.
+    Returns a copy, or ``logits`` itself if no request asks for any of these.
     """
     rows = [(row, request) for row, request in enumerate(requests) if _changes(request)]
     if not rows:
@@ -164,12 +164,12 @@ def _changes(request: Request) -> bool:
 def _draw(logits: torch.Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[int]:
     device = logits.device
     scale = torch.tensor([inverse_temperature(p) for p in params], dtype=torch.float32, device=device)
-    # The best token gets weight 1, so that a small temperature cannot overflow.
+    # The most likely token gets weight 1, so that a small temperature cannot overflow.
     weights = (logits - logits.amax(-1, keepdim=True)).mul_(scale[:, None]).exp_()
     for index, p in enumerate(params):
         floor = _lowest_kept(weights[index], p)
         if floor is not None:
-            # Zero where not above the number just below the floor: one pass, in place.
+            # Zero every weight that is not above the number just below the floor, in place and in one pass.
             F.threshold(weights[index], float(np.nextafter(np.float32(floor), np.float32(0))), 0, inplace=True)
     draws = torch.tensor([uniform(p.seed, at) for p, at in zip(params, positions, strict=True)], dtype=torch.float64)
     parts = F.pad(weights, (0, -weights.shape[1] % _PART)).view(len(params), -1, _PART)
@@ -180,9 +180,9 @@ def _draw(logits: torch.Tensor, params: Sequence[SamplingParams], positions: Seq
 
 
 def _walk(weights: torch.Tensor, draws: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where each draw in [0, 1) falls among its row of weights, and how far into that weight, again in [0, 1).
+    """Find the weight in which each draw in [0, 1) falls, and how far into that weight, again in [0, 1).
 
-    A weight of 0 is never chosen: the place is the first whose running sum exceeds the draw's share of the total.
+    It is the first weight of the row whose running sum exceeds the draw's share of the total, so never one that is 0.
     """
     sums = weights.cumsum(-1, dtype=torch.float64)
     wanted = draws[:, None] * sums[:, -1:]
@@ -193,7 +193,7 @@ def _walk(weights: torch.Tensor, draws: torch.Tensor) -> tuple[torch.Tensor, tor
 
 
 def _lowest_kept(weights: torch.Tensor, params: SamplingParams) -> float | None:
-    """Weight below which tokens are dropped; None when all are kept. ``weights`` [vocab], the best is 1."""
+    """Weight below which tokens are dropped; None if all are kept. ``weights`` is [vocab], and the largest is 1."""
     least = float(np.float32(params.min_p)) if params.min_p > 0 else None
     if params.top_p >= 1 and not 0 < params.top_k < weights.shape[0]:
         return least
@@ -202,12 +202,13 @@ def _lowest_kept(weights: torch.Tensor, params: SamplingParams) -> float | None:
 
 
 def _edge(weights: np.ndarray, params: SamplingParams) -> float:
-    """Weight below which tokens are dropped by top_k, then top_p (one of them is asked for)."""
+    """Weight below which top_k and then top_p drop tokens. At least one of them is on."""
     if 0 < params.top_k < len(weights):
         best = _best(weights, params.top_k)
         return float(best[-1]) if params.top_p >= 1 else _where_mass_is(best, params.top_p * best.sum(dtype=np.float64))
-    # To sort the vocabulary would take longer than the model. Which 16 leading bits the edge has is found from the mass
-    # of each such class, and only that class is sorted. (Weights are not negative: their bits are in their order.)
+    # Sorting the vocabulary would take longer than the model. So weights are classified by their leading 16 bits, the
+    # class with the edge is found from the sum of each class, and only that class is sorted. (The weights are not
+    # negative, so their bits have the same order as the weights.)
     classes = weights.view(np.int32) >> 16
     masses = np.bincount(classes, weights)[::-1].cumsum()
     wanted = params.top_p * masses[-1]
@@ -218,22 +219,22 @@ def _edge(weights: np.ndarray, params: SamplingParams) -> float:
 
 
 def _where_mass_is(best: np.ndarray, mass: float) -> float:
-    """The first weight with which those before it and itself reach ``mass``; ``best`` is sorted, best first."""
+    """The weight at which the running sum reaches ``mass``. ``best`` is sorted, largest first."""
     edge = int(np.searchsorted(best.cumsum(dtype=np.float64), mass))
     return float(best[min(edge, len(best) - 1)])
 
 
 def _best(weights: np.ndarray, count: int) -> np.ndarray:
-    """The ``count`` largest weights, best first."""
+    """The ``count`` largest weights, largest first."""
     runs = len(weights) // _RUN
     if count <= runs:
-        # So many runs hold a weight of at least this much, so no weight below it is among the best.
+        # ``count`` runs have a weight of at least this size, so no smaller weight is among the ``count`` largest.
         tops = weights[: runs * _RUN].reshape(runs, _RUN).max(-1)
         weights = weights[weights >= np.partition(tops, runs - count)[runs - count]]
     return np.sort(weights)[: -count - 1 : -1]
 
 
 def uniform(seed: int, position: int) -> float:
-    """The draw in [0, 1) for one position of one seed."""
+    """The random number in [0, 1) for a position of a seed: Philox 4x64 (Salmon et al., 2011), as numpy has it."""
     generator = np.random.Generator(np.random.Philox(key=seed % (1 << 64), counter=[position, 0, 0, 0]))
     return float(generator.random())

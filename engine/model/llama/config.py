@@ -16,7 +16,7 @@ SUPPORTED = (
     " and GGUF files of architecture llama."
 )
 MISTRAL_WINDOW = 4096
-"""The sliding window of a ``config.json`` of Mistral that says nothing of one; one without a window says null."""
+"""Sliding window of a Mistral model whose ``config.json`` does not name one. A model without a window says null."""
 
 
 def config_from_hugging_face(document: Mapping[str, Any], id: str, stop_token_ids: frozenset[int]) -> ModelConfig:
@@ -72,7 +72,7 @@ def config_from_hugging_face(document: Mapping[str, Any], id: str, stop_token_id
 
 
 def _window(tokens: Any, max_positions: int) -> int | None:
-    """A sliding window as the decoder needs it: one that reaches as far as the trained context hides nothing."""
+    """The sliding window for the decoder: None if it is as long as the trained context, since it hides nothing then."""
     window = int(tokens or 0)
     return window if window and window < max_positions else None
 

@@ -19,7 +19,7 @@ from slotdeck.engine.model.packed_cache import load_or_pack
 from slotdeck.engine.settings import BLOCK_SIZE
 
 _HEAD_PART = 1024
-"""Rows of embedding and head packed by one thread at a time."""
+"""Rows of the embedding and the head that a thread packs at a time."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class _Array:
 
 
 class Arrays:
-    """Every array of a packed model by name, with its place in the file. The head always has 8 bits."""
+    """Every array of a packed model by name, with its offset in the file. The head always has 8 bits."""
 
     def __init__(self, config: ModelConfig, weights: str) -> None:
         bits = WEIGHT_BITS[weights]
@@ -65,7 +65,7 @@ class Arrays:
         self._add(name + ".scales", "uint16", scales)
 
     def views(self, memory: np.ndarray) -> dict[str, np.ndarray]:
-        """Arrays over ``memory``, uint8 [nbytes]."""
+        """The arrays as views of ``memory``, uint8 [nbytes]."""
         return {
             name: memory[array.offset : array.offset + array.nbytes].view(array.dtype).reshape(array.shape)
             for name, array in self.table.items()
@@ -78,16 +78,16 @@ def packed_bytes(config: ModelConfig, weights: str) -> int:
 
 
 def packing_bytes(config: ModelConfig, workers: int) -> int:
-    """Bytes that packing takes for a moment beside the packed weights: a layer or part of the head for each worker."""
+    """Bytes that packing takes temporarily beside the packed weights: a layer or part of the head per worker."""
     layer = config.hidden_size * (config.intermediate_size * 3 + config.num_heads * config.head_dim * 4)
     return 4 * workers * max(2 * layer, _HEAD_PART * config.hidden_size)
 
 
 def packed_model(checkpoint: Checkpoint, kernels: Kernels, workers: int, weights: str = "int8") -> PackedModel:
-    """The packed weights of a checkpoint: mapped from the cache, or packed now (by ``workers`` threads) and kept there.
+    """The packed weights of a checkpoint: mapped from the cache, or packed now by ``workers`` threads and kept there.
 
-    ``weights`` is a type of BITS. Raises what reading the checkpoint raises; trouble with the cache only costs the time
-    of packing.
+    ``weights`` is a type of BITS. Raises what reading the checkpoint raises; trouble with the cache only costs the
+    time of packing.
     """
     config, arrays = checkpoint.config, Arrays(checkpoint.config, weights)
     memory = load_or_pack(
@@ -143,14 +143,14 @@ def _pack(views: dict[str, np.ndarray], checkpoint: Checkpoint, kernels: Kernels
         views[view][: len(values)] = values
 
     def put(name: str, parts: list[tuple[np.ndarray, int]]) -> None:
-        """Pack each part, [rows, depth], from its column on; what no part covers is zero."""
+        """Pack each part, [rows, depth], at its first column. Columns that no part covers are zero."""
         into = Packed(views[name + ".codes"], views[name + ".scales"])
         into.codes.fill(128)
         for part, column in parts:
             kernels.pack(part, into, column)
 
     def put_four_bits(name: str, sources: list[str], order: np.ndarray | None = None) -> None:
-        """The rows of all sources, in that order (-1: zeros); as stored where the source has 4 bits."""
+        """Place the rows of all sources in ``order`` (-1: zeros). Sources that are stored in 4 bits are not rounded."""
         parts = [
             _stored_in_four_bits(checkpoint, f"{source}.weight") or quantised(weight(source)) for source in sources
         ]
@@ -175,7 +175,7 @@ def _pack(views: dict[str, np.ndarray], checkpoint: Checkpoint, kernels: Kernels
         put(target + "down", [(weight(source + "mlp.down_proj"), 0)])
 
     def rows_of_vocabulary(first: int) -> None:
-        """Some rows of embedding and head: whole they would be the largest thing in memory by far."""
+        """Pack some rows of embedding and head. As a whole they would be by far the largest array in memory."""
         part = checkpoint.rows("model.embed_tokens.weight", first, _HEAD_PART)
         rows = part.to(torch.bfloat16).contiguous().view(torch.int16).numpy().view(np.uint16)
         views["embedding"][first : first + _HEAD_PART] = rows
@@ -194,7 +194,7 @@ def _pack(views: dict[str, np.ndarray], checkpoint: Checkpoint, kernels: Kernels
 
 
 def _alternating(gate: np.ndarray, up: np.ndarray) -> list[tuple[np.ndarray, int]]:
-    """Panels of gate and up in turn, with the columns at which they are packed."""
+    """Panels of gate and up alternately, with the columns at which they are packed."""
     parts: list[tuple[np.ndarray, int]] = []
     for at in range(0, len(gate), PANEL):
         parts += [(gate[at : at + PANEL], 2 * at), (up[at : at + PANEL], 2 * at + PANEL)]
@@ -202,7 +202,7 @@ def _alternating(gate: np.ndarray, up: np.ndarray) -> list[tuple[np.ndarray, int
 
 
 def _alternating_order(intermediate: int) -> np.ndarray:
-    """The same order as rows of gate and up below each other, -1 for zeros."""
+    """The same order, as row numbers of gate and up concatenated; -1 for zeros."""
     padded = pad(intermediate, GROUP)
     gate = np.where(np.arange(padded) < intermediate, np.arange(padded), -1)
     up = np.where(gate < 0, -1, gate + intermediate)
