@@ -1,7 +1,7 @@
 """Lines of a screen as data: spans of text with a style name, measured in terminal cells.
 
-Everything drawn goes through here, so that every line has exactly the asked width, whatever a client puts into its
-label: control, bidirectional, joined and unreliable characters become ``?`` before they are measured.
+Every line has exactly the requested width, whatever a client puts into its label: control characters, right-to-left
+text, combining characters and characters of unreliable width become ``?`` before they are measured.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ Span = tuple[str, str]
 """Text and the name of its style (:data:`slotdeck.console.terminal.themes.STYLE_NAMES`)."""
 
 Line = tuple[Span, ...]
-"""One row of the screen. Compared by value to find the rows that must be drawn again."""
+"""One row of the screen. Lines are compared by value to find the rows that must be painted again."""
 
 UNKNOWN = "–"
-"""Shown for every value that is not known; never 0."""
+"""Shown for every unknown value, instead of 0."""
 
 MAX_LABEL = 256
-"""Characters of a label that are looked at; no column is wider."""
+"""Characters of a label that are used. No column is wider."""
 
 _SYMBOLS_END = 0x2190
 """Symbols (category So) from here on may be drawn as emoji, two cells wide, by some terminals."""
@@ -43,7 +43,7 @@ def _allowed(character: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def clean(text: str) -> str:
-    """Text from outside as one line of safe characters; runs of anything else become one ``?``."""
+    """Text from outside as one line of safe characters. A run of any others becomes one ``?``."""
     text = text[:MAX_LABEL]
     if text.isascii() and text.isprintable():
         return text

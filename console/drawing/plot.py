@@ -1,4 +1,4 @@
-"""Plots of blocks: one column of eighths for each value, over one or more rows."""
+"""Plots made of block characters: one column for each value, in eighths of a row, over one or more rows."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ SampleT = TypeVar("SampleT")
 
 @dataclass(frozen=True)
 class Metric(Generic[SampleT]):
-    """What one plot shows of each sample, and how."""
+    """The value that a plot shows of each sample, and how it is drawn."""
 
     name: str
     value: Callable[[SampleT], float | None]
     form: Callable[[float | None], str]
     style: str
-    most: float | None = None
-    """Fixed end of the scale."""
+    max: float | None = None
+    """Fixed upper end of the scale; ``None``: chosen for the values."""
 
     def known(self, samples: Iterable[SampleT]) -> list[float]:
-        """The values of those that have one."""
+        """The values that are known."""
         return [value for sample in samples if (value := self.value(sample)) is not None]
 
     def top(self, largest: float) -> float:
-        """End of a scale that has room for ``largest``."""
-        return self.most or nice_top(largest)
+        """The upper end of a scale with room for ``largest``."""
+        return self.max or nice_top(largest)
 
 
 def column_rows(levels: Sequence[float | None], rows: int) -> list[str]:
-    """Columns from heights between 0 and 1, the top row first; ``None`` leaves its column empty.
+    """Columns for levels between 0 and 1, as rows of text, the top row first. ``None`` leaves its column empty.
 
-    Whatever is known gets at least the lowest eighth, so that nothing looks like a gap in the data.
+    Every known value gets at least one eighth, so that it does not look like missing data.
     """
     eighths = [None if level is None else max(1, min(8 * rows, round(level * 8 * rows))) for level in levels]
     result = []
     for row in range(rows - 1, -1, -1):
-        width = (0 if height is None else max(0, min(8, height - 8 * row)) for height in eighths)
-        result.append("".join(SPARK[cell - 1] if cell else " " for cell in width))
+        column = (0 if height is None else max(0, min(8, height - 8 * row)) for height in eighths)
+        result.append("".join(SPARK[part - 1] if part else " " for part in column))
     return result
 
 

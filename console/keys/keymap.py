@@ -52,13 +52,13 @@ class Keymap:
         self.actions[at] = replace(old, keys=named, shown=" ".join(_shown(key) for key in named))
 
     def action_for(self, key: str, *, editing: bool, page: str = LIVE) -> Action | None:
-        """What a key does now; what belongs to the page alone comes before what holds everywhere."""
+        """What a key does now. An action of this page takes precedence over one of all pages."""
         refused = "browsing" if editing else "editing"
         found = [a for a in self.actions if key in a.keys and a.mode != refused and (not a.pages or page in a.pages)]
         return max(found, key=lambda action: bool(action.pages), default=None)
 
     def footer_line(self, *, editing: bool, width: int, page: str = LIVE) -> Line:
-        """The keys that matter now, as many as fit, in the registry's order; quit and help are the last to go."""
+        """As many of the current keys as fit, in the order of the registry. Quit and help are dropped last."""
         if editing:
             shown = [a for a in self.actions if a.footer is not None and a.mode == "editing"]
             shown.sort(key=lambda a: a.footer or 0)
@@ -79,7 +79,7 @@ class Keymap:
         return exact(spans, width)
 
     def groups(self) -> dict[str, list[Action]]:
-        """Actions by group, in order, for help."""
+        """The actions by group, in the order of help."""
         result: dict[str, list[Action]] = {}
         for action in self.actions:
             result.setdefault(action.group, []).append(action)
@@ -87,12 +87,12 @@ class Keymap:
 
 
 def _id(action: Action) -> str:
-    """What the action is called in ``[keys]``."""
+    """The name of the action in ``[keys]``."""
     return action.label.replace(" ", "_")
 
 
 def _meet(one: Action, other: Action) -> bool:
-    """True when both can be asked for at the same moment."""
+    """True if both actions can be available at the same time."""
     modes = {one.mode, other.mode}
     pages = not one.pages or not other.pages or set(one.pages) & set(other.pages)
     return modes != {"browsing", "editing"} and bool(pages) and bool(one.pages) == bool(other.pages)

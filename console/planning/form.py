@@ -1,4 +1,4 @@
-"""The Planner's inputs: what they are, how a key steps them, how typed text becomes a value. Pure.
+"""The inputs of the Planner: how a key steps them and how typed text becomes a value. Pure.
 
 ``None`` is automatic: taken from the engine that runs, computed from the others, or left unknown.
 """
@@ -85,7 +85,7 @@ class Form:
         return replace(self, values=MappingProxyType(rest if value is None else rest | {name: value}))
 
     def typed(self, name: str, text: str) -> tuple[Form, str | None]:
-        """The form with what was typed, or the sentence that says why it cannot be."""
+        """The form with the typed value, or the sentence that says why it is refused."""
         text = text.strip()
         if not text:
             return self.put(name, None), None
@@ -96,7 +96,7 @@ class Form:
         return self.put(name, value), None
 
     def stepped(self, name: str, direction: int, plan: Plan) -> Form:
-        """The form with an input one step up (1) or down (-1), from what is shown now."""
+        """The form with an input one step up (``direction`` 1) or down (-1) from the shown value."""
         if name == "kv_dtype":
             at = KV_CHOICES.index(str(self.values[name]) if name in self.values else None)
             return self.put(name, KV_CHOICES[(at + direction) % len(KV_CHOICES)])
@@ -110,7 +110,7 @@ class Form:
         return self.put(name, _fitting(one, min(one.high, max(one.low, value))))
 
     def question(self, frame: Frame, here: Memory | None = None, speed: Speed | None = None) -> Question | None:
-        """What is asked about the engine of the frame; ``None`` where its model or the memory is not known.
+        """The question for the engine of the frame; ``None`` if its model or the memory is unknown.
 
         ``here`` is the memory of its machine if it was looked at before, ``speed`` what was measured there.
         """
@@ -138,7 +138,7 @@ class Form:
 
     @property
     def elsewhere(self) -> str | None:
-        """Why the plan is not one for the engine that runs, in words; ``None`` if it is."""
+        """One sentence that says why the plan is not for the engine that runs; ``None`` if it is."""
         if "memory" in self.values:
             return "this plan is for another memory: clear it (enter, empty, enter) to plan for this machine"
         return None
@@ -150,7 +150,7 @@ def by_name(name: str) -> Field:
 
 
 def shown_number(name: str, form: Form, plan: Plan) -> float | None:
-    """The number in force for an input, given or automatic."""
+    """The number of an input, given or automatic."""
     if name == "generate_seconds":
         return plan.load.generate_seconds
     if name == "context":
@@ -160,7 +160,7 @@ def shown_number(name: str, form: Form, plan: Plan) -> float | None:
 
 
 def shown(name: str, form: Form, plan: Plan) -> str:
-    """What the page writes for an input."""
+    """The value of an input as the page writes it."""
     if name == "kv_dtype":
         return plan.question.kv_dtype
     if name == "memory":
@@ -172,7 +172,7 @@ def shown(name: str, form: Form, plan: Plan) -> str:
 
 
 def origin(name: str, form: Form, plan: Plan) -> str:
-    """Where a value comes from, in a word, if it was not given."""
+    """Where a value comes from, in a word or two; empty if it was given."""
     if form.given(name) is not None:
         return ""
     if name == "generate_seconds":
@@ -183,14 +183,14 @@ def origin(name: str, form: Form, plan: Plan) -> str:
 
 
 def _to_step(value: float, steps: tuple[float, ...], direction: int) -> float:
-    """The next multiple of a step; a step serves up to ten times its size, the last one for ever."""
+    """The next multiple of a step. Each step is used up to ten times its size, the last one beyond."""
     probe = value + direction * 1e-6
     step = next((one for one in steps[:-1] if probe < 10 * one), steps[-1])
     return (value // step + 1) * step if direction > 0 else -(-value // step) * step - step
 
 
 def _fitting(one: Field, value: float) -> int | float:
-    """Whole where the input is a count."""
+    """A whole number if the input is a count."""
     return value if one.unit == "s" else int(value)
 
 

@@ -1,4 +1,4 @@
-"""The speed that `slotdeck bench --calibrate` measured, for plans: one stream alone, reading and writing apart."""
+"""The speed that `slotdeck bench --calibrate` measured for one request alone: prefill and decode."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from slotdeck.engine.telemetry.frame import EngineInfo
 
 
 def speed_of_engine(engine: EngineInfo) -> Speed | None:
-    """Of an engine as it runs; ``None`` if it was not measured. Reads a file."""
+    """The speed of a running engine; ``None`` if it was not measured. Reads a file."""
     calibration = calibration_of_engine(engine)
     return _speed(calibration) if isinstance(calibration, Calibration) else None
 
 
 def calibration_of_engine(engine: EngineInfo) -> Calibration | str:
-    """All that was measured of an engine as it runs, or what to do to have it. Reads a file."""
+    """The calibration of a running engine, or a sentence that says how to make one. Reads a file."""
     try:
         return find_calibration(engine)
     except CalibrationError as error:
@@ -23,7 +23,7 @@ def calibration_of_engine(engine: EngineInfo) -> Calibration | str:
 
 
 def speed_of_model(model: ModelFacts, kv_dtype: str) -> Speed | None:
-    """Of a model that does not run, if what was measured last here was the same with the same types."""
+    """The speed of a model that is not running, if the newest calibration is for the same model and types."""
     try:
         calibration = newest_calibration()
     except CalibrationError:

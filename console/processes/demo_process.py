@@ -1,4 +1,4 @@
-"""A demonstration in a process of its own: its traffic must not wait for the screen, nor the screen for it."""
+"""A demo in a process of its own, so that its traffic and the screen never wait for each other."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from slotdeck.console.demo.wanted import Wanted
 from slotdeck.engine.paths import state_folder
 
 MAX_EVENT = 4 << 20
-"""Bytes of one line."""
+"""Bytes of one event."""
 
 
 class DemoControl(Protocol):
-    """What the Demo page starts and stops."""
+    """Runs demos for the Demo page."""
 
-    async def run(self, wanted: Wanted, folder: Path, tell: Callable[[Event], None]) -> None:
-        """Run one and tell its events; returns after its ``end``."""
+    async def run(self, wanted: Wanted, folder: Path, on_event: Callable[[Event], None]) -> None:
+        """Run a demo and pass its events to ``on_event``. Returns after the event ``end``."""
         ...
 
     def stop(self) -> None:
-        """End it early; it gives the settings back and tells its ``end``."""
+        """End the demo early. It restores the settings and sends its ``end``."""
         ...
 
 
@@ -45,7 +45,7 @@ class DemoProcess:
     def log(self) -> Path:
         return state_folder() / "demo.log"
 
-    async def run(self, wanted: Wanted, folder: Path, tell: Callable[[Event], None]) -> None:
+    async def run(self, wanted: Wanted, folder: Path, on_event: Callable[[Event], None]) -> None:
         process = self._process = self._start(wanted, folder)
         reader = asyncio.StreamReader(limit=MAX_EVENT)
         await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stdout)
@@ -54,18 +54,18 @@ class DemoProcess:
             while line := await reader.readline():
                 event: Event = json.loads(line)
                 ended = ended or event["event"] == "end"
-                tell(event)
+                on_event(event)
         finally:
             self.stop()
         code = await asyncio.to_thread(process.wait)
         if not ended:
-            tell({"event": "end", "how": "failed", "text": f"the demo failed (exit {code}), see {self.log}"})
+            on_event({"event": "end", "how": "failed", "text": f"the demo failed (exit {code}), see {self.log}"})
 
     def _start(self, wanted: Wanted, folder: Path) -> subprocess.Popen[bytes]:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-P", "-m", "slotdeck.console.demo", str(self._socket), str(folder)]
         with self.log.open("wb") as log:
-            # A session of its own: ctrl+c and ctrl+z in the terminal are meant for the console.
+            # In a session of its own, because ctrl+c and ctrl+z in the terminal are meant for the console.
             return subprocess.Popen(
                 [*command, json.dumps(asdict(wanted))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                 start_new_session=True,

@@ -1,4 +1,4 @@
-"""Simulated chat users on this console's engine, run as a process of their own and stopped with the console."""
+"""Simulated chat users on the engine, in a process of their own that ends with the console."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from slotdeck.engine.paths import state_folder
 
 
 class LoadControl(Protocol):
-    """What the key for simulated users turns on and off. Methods are quick and may raise OSError."""
+    """Starts and stops simulated users. The methods return quickly and may raise OSError."""
 
     users: int
 
     @property
     def running(self) -> bool:
-        """True while the users are there."""
+        """True while the users run."""
         ...
 
     def start(self) -> None:
-        """Let them come."""
+        """Start the users."""
         ...
 
     def stop(self) -> None:
-        """Send them away."""
+        """Stop the users."""
         ...
 
     def ended_with(self) -> str | None:
-        """Why they left by themselves, told once; None while they run or after :meth:`stop`."""
+        """Why the users ended by themselves, returned once; ``None`` while they run or after :meth:`stop`."""
         ...
 
 
@@ -63,7 +63,7 @@ class SimulatedUsers:
             str(self._socket),
         ]
         with self.log.open("wb") as log:
-            # A session of its own: ctrl+z in the console must not stop the people it simulates.
+            # In a session of its own, because ctrl+z in the console must not stop the users.
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
@@ -83,4 +83,4 @@ class SimulatedUsers:
         if self._process is None or (code := self._process.poll()) is None:
             return None
         self._process = None
-        return "the simulated users left" if code == 0 else f"the simulated users failed (exit {code}), see {self.log}"
+        return "the simulated users ended" if code == 0 else f"the simulated users failed (exit {code}), see {self.log}"

@@ -1,8 +1,7 @@
-"""Simulations beside the console.
+"""Simulations in a process of their own, so that they never delay a key or a frame.
 
-``python -m slotdeck.console.processes.simulation_worker`` reads a job and writes what each setting gives.
-
-A process of its own, so that a simulation never holds up a key or a frame; it runs with low priority.
+``python -m slotdeck.console.processes.simulation_worker`` reads a :class:`Job` from standard input and writes the
+results to standard output. It runs with low priority.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from slotdeck.engine.settings import LiveSettings
 
 NICE = 10
 MAX_SECONDS = 60.0
-"""Seconds after which a simulation is given up."""
+"""Longest time for a simulation."""
 _ANSWER = TypeAdapter(list[ServiceForecast])
 
 
 class Job(BaseModel):
-    """The same people under each of the settings."""
+    """The same users, to be simulated under each of the settings."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -34,7 +33,10 @@ class Job(BaseModel):
 
 
 async def simulate(job: Job) -> list[ServiceForecast] | str:
-    """What each setting gives, or in one sentence why it is not known. Ends its process when it is cancelled."""
+    """The result for each of the settings, or one sentence that says why there is none.
+
+    If this is cancelled, the process is killed.
+    """
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-m", "slotdeck.console.processes.simulation_worker",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
@@ -45,7 +47,7 @@ async def simulate(job: Job) -> list[ServiceForecast] | str:
             output, _ = await process.communicate(job.model_dump_json().encode())
         return _ANSWER.validate_json(output)
     except TimeoutError:
-        return f"the simulation took more than {MAX_SECONDS:.0f} s and was given up"
+        return f"the simulation took more than {MAX_SECONDS:.0f} s and was stopped"
     except ValidationError:
         return f"the simulation failed (exit code {process.returncode})"
     finally:

@@ -1,6 +1,6 @@
-"""The one widget that paints: lines in, changed rows out (Line API, no layout, no markup).
+"""The only widget that paints. It uses Textual's Line API, without layout and markup.
 
-A row that equals the one already painted costs a comparison; any other is drawn as one strip.
+A row that equals the painted one costs a comparison; any other row is drawn as one strip.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ class Canvas(Widget, can_focus=False):
         self._theme = theme
         self._ascii = ascii_only
         self._lines: list[Line] = []
-        self._dimmed = False
 
     @property
     def lines(self) -> list[Line]:
-        """What is shown."""
+        """The lines that are shown."""
         return list(self._lines)
 
     def show(self, lines: list[Line], *, dimmed: int = 0) -> int:
-        """Paint ``lines``; returns how many rows changed. The first ``dimmed`` rows are drawn as no longer true."""
+        """Paint ``lines`` and return how many rows changed. The first ``dimmed`` rows are out of date."""
         lines = [(*line, ("", "dimmed")) for line in lines[:dimmed]] + lines[dimmed:]
         before = self._lines
         self._lines = lines
@@ -45,12 +44,12 @@ class Canvas(Widget, can_focus=False):
         return len(changed)
 
     def use_theme(self, theme: ConsoleTheme) -> None:
-        """Draw everything again in another theme."""
+        """Paint everything again in another theme."""
         self._theme = theme
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """One row as a strip of exactly the widget's width."""
+        """One row as a strip of exactly the width of the widget."""
         width = self.size.width
         line = self._lines[y] if y < len(self._lines) else blank(width)
         dimmed = bool(line) and line[-1] == ("", "dimmed")

@@ -3,7 +3,7 @@
     theme = "slotdeck-light"   rate = 2        ascii = true      mouse = true
     [keys]                     pause = "P"     load = ["L", "f5"]
 
-A bad entry never stops the console: it becomes one sentence to show, and the default holds.
+A bad entry never stops the console: it is reported in one sentence, and the default is used.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from typing import Any
 
 from slotdeck.engine.paths import config_file
 
-SLOWEST, FASTEST = 0.2, 4.0
-"""Drawings a second."""
+MIN_RATE, MAX_RATE = 0.2, 4.0
+"""Drawings per second."""
 
 
 @dataclass(frozen=True)
 class ConsoleConfiguration:
-    """What the file says; ``problems`` holds a sentence for each entry that cannot be used."""
+    """The contents of the file. ``problems`` has one sentence for each entry that cannot be used."""
 
     theme: str = ""
-    rate: float = FASTEST
+    rate: float = MAX_RATE
     ascii: bool | None = None
-    """None: as the terminal's locale says."""
+    """None: decided by the locale."""
     mouse: bool = False
     keys: dict[str, Any] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
 
 def console_file() -> Path:
-    """``console.toml`` in the folder of the engine's configuration file."""
+    """The path of ``console.toml``, in the folder of the engine's configuration file."""
     return config_file().with_name("console.toml")
 
 
 def load_configuration() -> ConsoleConfiguration:
-    """Read the file; defaults if there is none."""
+    """Read the file. Without a file all values are defaults."""
     path = console_file()
     if not path.is_file():
         return ConsoleConfiguration()
@@ -50,7 +50,7 @@ def load_configuration() -> ConsoleConfiguration:
     problems: list[str] = []
     wanted: dict[str, tuple[type | tuple[type, ...], str]] = {
         "theme": (str, "the name of a theme"),
-        "rate": ((int, float), f"a number from {SLOWEST} to {FASTEST:g}"),
+        "rate": ((int, float), f"a number from {MIN_RATE} to {MAX_RATE:g}"),
         "ascii": (bool, "true or false"),
         "mouse": (bool, "true or false"),
         "keys": (dict, "a table of actions and their keys"),
@@ -61,7 +61,7 @@ def load_configuration() -> ConsoleConfiguration:
             continue
         kind, words = wanted[name]
         fine = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
-        if not fine or (isinstance(value, int | float) and name == "rate" and not SLOWEST <= value <= FASTEST):
+        if not fine or (isinstance(value, int | float) and name == "rate" and not MIN_RATE <= value <= MAX_RATE):
             problems.append(f"{path.name}: {name} must be {words}")
         else:
             kept[name] = value

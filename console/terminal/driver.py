@@ -17,18 +17,18 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
 _OLD_MOUSE = re.compile(rb"\x1b\[M[\x00-\xff]{3}")
-"""A mouse report of the first kind: its three bytes are coordinates, not text."""
+"""A mouse report in the old X10 encoding: its three bytes are coordinates, not text."""
 
 READ_BYTES = 4096
 WAIT = 0.1
-"""Seconds after which the loop looks whether it should end, and lets the parser time out a lone escape."""
+"""Seconds after which the loop checks whether it should end and lets the parser time out a lone escape."""
 
 
 class ConsoleDriver(LinuxDriver):
-    """Reads keys; drops mouse events that nobody asked for."""
+    """Reads keys. Drops mouse events while the mouse is off."""
 
     def run_input_thread(self) -> None:
-        """Read until told to stop or until the terminal is gone; then the console ends, and the engine goes on."""
+        """Read until told to stop. If the terminal is gone, the console ends and the engine goes on."""
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         parser = XTermParser(self._debug)
         with selectors.DefaultSelector() as selector:
@@ -50,7 +50,7 @@ class ConsoleDriver(LinuxDriver):
                     parser = XTermParser(self._debug)
 
     def process_message(self, message: Message) -> None:
-        """Hand a message to the app, except keys that were no text and mouse events while the mouse is off."""
+        """Hand a message to the app, except undecodable keys, and mouse events while the mouse is off."""
         if isinstance(message, events.MouseEvent) and not self._mouse:
             return
         if isinstance(message, events.Key) and message.character == "\ufffd":

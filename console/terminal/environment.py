@@ -1,4 +1,4 @@
-"""The console's side of the terminal: may it run, which signs can it draw, where does stderr go, who resumes it."""
+"""What the terminal allows: whether a console can run, which characters it can draw, where stderr goes, job control."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_LOG = 1 << 20
 
 
 def terminal_problem() -> str | None:
-    """Why no console can be shown here, in one sentence; None if it can."""
+    """One sentence that says why no console can be shown here; ``None`` if one can."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return "the console needs a terminal on standard input and output"
     if os.environ.get("TERM", "") in ("", "dumb"):
@@ -24,7 +24,7 @@ def terminal_problem() -> str | None:
 
 
 def ascii_wanted() -> bool:
-    """True when only ASCII may be drawn: asked for by ``SLOTDECK_ASCII=1``, or the locale's encoding is not UTF-8."""
+    """True if only ASCII may be drawn: because of ``SLOTDECK_ASCII=1``, or of a locale that is not UTF-8."""
     asked = os.environ.get(ASCII_VARIABLE)
     if asked:
         return asked not in ("0", "no", "false")
@@ -42,7 +42,7 @@ def _stdout_encoding() -> str:
 
 
 def console_log() -> Path:
-    """Where everything goes that writes to stderr while the screen is up."""
+    """The file that gets everything written to stderr while the screen is shown."""
     return state_folder() / "console.log"
 
 
@@ -76,7 +76,7 @@ def own_screen(ascii_only: bool) -> Iterator[None]:
 
 
 def can_resume() -> bool:
-    """True when a shell with job control stands above this process group, so that a stopped console can come back.
+    """True if a shell with job control is above this process group, so that a stopped console can be resumed.
 
     Without one (started directly by tmux or ssh) a stop would be for ever.
     """

@@ -1,7 +1,7 @@
-"""Starts that do not wait for the garbage collector, and ends that do not wait for a slow disk.
+"""Faster starts and ends: no garbage collection during imports, no search for plugins, no wait for a slow disk.
 
-Importing Textual and pydantic makes so many objects, all of which stay, that looking through them for garbage is a
-fifth of a start. Pydantic looks through every installed distribution for plugins, of which Slotdeck uses none.
+Importing Textual and pydantic creates many objects, all of which stay. Searching them for garbage takes a fifth of a
+start. Pydantic searches every installed distribution for plugins, and Slotdeck uses none.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 def stop_collecting() -> None:
-    """Before imports and whatever else makes objects that stay."""
+    """Stop garbage collection. Call it before imports."""
     gc.disable()
 
 
 def skip_plugins() -> None:
-    """Before pydantic is imported."""
+    """Make pydantic skip plugins. Call it before pydantic is imported."""
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "true")
 
 
 def collect_again() -> None:
-    """What was made until now stays and is never looked through; what comes is."""
+    """Collect garbage again, but only among objects that are created from now on."""
     gc.freeze()
     gc.enable()
 
 
 class NonBlockingExecutor(ThreadPoolExecutor):
-    """Threads that nobody waits for at the end: they only read, and the process ends without them."""
+    """A thread pool that nobody waits for at the end. Its threads only read, so the process may end without them."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Whoever asks."""
+        """Never wait, whatever the caller asks for."""
         super().shutdown(wait=False, cancel_futures=True)

@@ -26,11 +26,11 @@ STYLE_NAMES = (
     *SLOT_STATES,
     *LEVELS,
 )
-"""Every style that a span may name."""
+"""All styles that a span may name."""
 
 _TEXT_STYLES = ("none", "bold", "dim", "italic", "reverse", "strike", "underline")
 _ANSI_VARIABLES = {"ansi-background": "ansi_default", "ansi-foreground": "ansi_default"}
-"""Textual's own style sheets need these under a theme of ANSI colours."""
+"""Textual's own style sheets need these variables under a theme of ANSI colours."""
 
 SHIPPED = Path(__file__).parents[2] / "themes"
 DEFAULT, DEFAULT_ANSI = "slotdeck-dark", "slotdeck-ansi"
@@ -47,11 +47,11 @@ class ConsoleTheme:
     theme: Theme
     styles: dict[str, Style]
     dimmed: Style
-    """For everything on a screen that is no longer true."""
+    """For everything on a screen that is out of date."""
 
 
 def user_folder() -> Path:
-    """Where the user's own themes lie."""
+    """The folder with the user's own themes."""
     return platformdirs.user_data_path(APP_NAME) / "themes"
 
 
@@ -145,7 +145,7 @@ def _styles(theme: Theme, colours: dict[str, Color]) -> tuple[dict[str, Style], 
         return Style(color=colour.rich_color, bgcolor=ground, bold=bold, dim=dim, reverse=reverse)
 
     def toned(part: float) -> Style:
-        """Quieter text: the ANSI palette has no tones in between, so the terminal dims it."""
+        """Less prominent text. The ANSI palette has no tones in between, so the terminal dims it."""
         return style(foreground, dim=True) if theme.ansi else style(background.blend(foreground, part))
 
     styles = {

@@ -59,7 +59,7 @@ async def test_escape_drops_and_a_refusal_is_shown() -> None:
         await seen(pilot, "slots 4→6: slots: at most 64 fit this pool")
 
 
-async def test_keys_without_an_engine_say_so() -> None:
+async def test_keys_without_an_engine_report_that_none_is_connected() -> None:
     app, source = console(GONE)
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "DISCONNECTED")
@@ -109,7 +109,7 @@ async def test_disconnect_and_restart() -> None:
         assert app.services.session.store.view.events[-2].text == "the engine was restarted"
 
 
-async def test_a_source_that_fails_is_a_banner_not_a_crash() -> None:
+async def test_a_failing_source_is_a_banner_and_not_a_crash() -> None:
     app, source = console(frames.steady())
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "slots 3/4")
@@ -136,7 +136,7 @@ async def test_the_selection_moves_through_twenty_slots_and_scrolls() -> None:
         await until(pilot, lambda: "below" not in screen_text(app))
 
 
-async def test_one_who_waits_can_be_selected_and_is_followed_into_a_slot() -> None:
+async def test_a_waiting_request_can_be_selected_and_is_followed_into_a_slot() -> None:
     app, source = console(frames.nearly_full())
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "slots 4/4")
@@ -212,7 +212,7 @@ async def test_zoom_gives_one_part_the_whole_body_and_esc_comes_back() -> None:
         await seen(pilot, "waiting 2")
 
 
-async def test_the_panel_lists_all_settings_and_takes_one_in_hand() -> None:
+async def test_the_panel_lists_all_settings_and_edits_one() -> None:
     app, source = console(frames.steady())
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "slots 3/4")
@@ -400,7 +400,7 @@ async def test_client_text_is_never_markup() -> None:
         assert all(not n.markup for n in app._notifications)
 
 
-async def test_a_tick_without_news_repaints_nothing() -> None:
+async def test_a_tick_without_changes_repaints_nothing() -> None:
     app, source = console(frames.busy(1))
     async with app.run_test(size=(120, 36)) as pilot:
         await seen(pilot, "slots 20/20")

@@ -92,7 +92,7 @@ def test_after_a_hole_of_seconds_the_minute_still_has_sixty() -> None:
     assert comparer.comparison.before.preemptions == sum(59 < second <= 119 for second in times)
 
 
-def test_until_then_it_says_when() -> None:
+def test_before_that_it_says_when_the_comparison_comes() -> None:
     comparer = Comparer()
     comparer.add(at(0))
     comparer.add(at(1, revision=4, slots=8))
@@ -100,7 +100,7 @@ def test_until_then_it_says_when() -> None:
     assert card(comparer)[0].startswith("± slots 4→8  compared in 40 s")
 
 
-def test_too_little_traffic_is_said_instead_of_guessed() -> None:
+def test_too_little_traffic_is_reported_instead_of_guessing() -> None:
     comparer = Comparer()
     changed(comparer, ttft_p95=None, ttft_count=0, itl_p95=0.1, itl_count=12)
     text = "\n".join(card(comparer))
@@ -116,7 +116,7 @@ def test_a_side_with_few_samples_gets_no_percentage() -> None:
     assert "+36%" in line
 
 
-def test_changes_that_follow_one_another_are_one_comparison() -> None:
+def test_changes_within_a_minute_are_one_comparison() -> None:
     comparer = Comparer()
     comparer.add(at(0))
     comparer.add(at(1, revision=4, slots=8))
@@ -127,7 +127,7 @@ def test_changes_that_follow_one_another_are_one_comparison() -> None:
     assert comparer.comparison.before.ttft_count == 41
 
 
-def test_a_change_taken_back_at_once_leaves_no_card() -> None:
+def test_a_change_undone_at_once_leaves_no_comparison() -> None:
     comparer = Comparer()
     comparer.add(at(0))
     comparer.add(at(1, revision=4, slots=8))
@@ -146,7 +146,7 @@ def test_after_a_hole_or_a_restart_nothing_is_compared() -> None:
     assert store.view.comparison is None
 
 
-def test_a_finished_card_goes_by_itself() -> None:
+def test_a_finished_comparison_disappears_by_itself() -> None:
     comparer = Comparer()
     changed(comparer)
     comparer.add(at(60 + 60 + 179, revision=4, slots=8))
@@ -155,7 +155,7 @@ def test_a_finished_card_goes_by_itself() -> None:
     assert comparer.comparison is None
 
 
-async def test_the_card_lies_over_the_page_and_esc_closes_it() -> None:
+async def test_the_comparison_covers_part_of_the_page_and_esc_closes_it() -> None:
     app, source = console(at(0))
     async with app.run_test(size=(80, 24)) as pilot:
         await seen(pilot, "slots 3/4")

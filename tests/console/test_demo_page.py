@@ -82,7 +82,7 @@ async def test_a_demo_is_chosen_started_watched_and_ended() -> None:
         await seen(pilot, "KV pool")
 
 
-async def test_others_who_are_served_are_asked_for() -> None:
+async def test_the_demo_asks_first_while_others_are_served() -> None:
     app, control = opened(frames.steady())
     async with app.run_test(size=SIZE) as pilot:
         await menu(pilot, control)
@@ -108,7 +108,7 @@ async def test_simulated_users_would_disturb_it() -> None:
         assert control.wanted == []
 
 
-async def test_a_recording_has_no_engine_for_it() -> None:
+async def test_a_recording_has_no_engine_for_a_demo() -> None:
     app = ConsoleApp(RecordingSource([frames.empty()]))
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "slots")

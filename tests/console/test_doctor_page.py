@@ -27,7 +27,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slotdeck.console.pages.doctor.DIAGNOSIS_SECONDS", 0.02)
 
 
-async def test_silence_comes_with_numbers() -> None:
+async def test_a_healthy_engine_is_reported_with_numbers() -> None:
     app, _source = console(frames.empty())
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("5")
@@ -51,7 +51,7 @@ async def test_a_queue_is_found_and_its_key_named_and_copied() -> None:
         assert copied.startswith("Requests wait for a slot\n95% of the requests waited")
 
 
-async def test_it_begins_with_what_is_recorded() -> None:
+async def test_the_doctor_begins_with_recorded_frames() -> None:
     recorded = list(read_frames(PREEMPTING))
     await record([frame.model_copy(update={"engine": frames.ENGINE}) for frame in recorded[: len(recorded) // 10 * 10]])
     app, _source = console(recorded[-1])
@@ -69,7 +69,7 @@ async def test_it_begins_with_what_is_recorded() -> None:
         await seen(pilot, "› ! Running requests lose their KV")
 
 
-async def test_enter_takes_the_knob_and_enter_again_turns_it() -> None:
+async def test_enter_proposes_the_remedy_and_enter_again_applies_it() -> None:
     """What follows is said before; the change is pending, then in force, and one key takes it back."""
     first, *rest = run(**QUEUED, limits=LIMITS)
     app, source = console(first)
@@ -117,7 +117,7 @@ async def test_what_the_simulator_predicts_stands_beside_the_change(monkeypatch:
         assert asked.count("slots 4 → 7") == 1, "once for each change, not at every look"
 
 
-async def test_what_came_of_it_is_told_and_judged_anew() -> None:
+async def test_the_outcome_is_shown_and_the_engine_judged_again() -> None:
     before = run(80, **QUEUED, limits=LIMITS)
     after = LIMITS.model_copy(update={"revision": 8, "slots": 7})
     young = [make_frame(80 + i, limits=after, late=QUEUED["late"]) for i in range(30)]
@@ -137,7 +137,7 @@ async def test_what_came_of_it_is_told_and_judged_anew() -> None:
         await seen(pilot, "Nothing is wrong.")
 
 
-async def test_a_finding_without_a_knob_says_so() -> None:
+async def test_a_finding_that_no_live_setting_helps_says_so() -> None:
     app, _source = console(*run(late={"itl_p50": 0.4, "itl_p95": 0.5}, slots=(slot(0),)))
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("5")
@@ -147,7 +147,7 @@ async def test_a_finding_without_a_knob_says_so() -> None:
         assert app.services.status.prompt is None
 
 
-async def test_nothing_is_done_while_another_page_is_shown() -> None:
+async def test_nothing_is_computed_while_another_page_is_shown() -> None:
     app, source = console(frames.steady())
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "slots 3/4")

@@ -19,7 +19,7 @@ KILLED = EngineEnd("signal 9, out of memory?", log=Path("/var/lib/somebody/slotd
 DIED = Disconnected("the engine has ended", end=KILLED)
 
 
-async def test_a_killed_engine_is_said_with_its_log_and_q_leaves_with_1() -> None:
+async def test_a_killed_engine_is_reported_with_its_log_and_q_exits_with_1() -> None:
     app, source = console(frames.steady(), hosted=True)
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "slots 3/4")
@@ -32,7 +32,7 @@ async def test_a_killed_engine_is_said_with_its_log_and_q_leaves_with_1() -> Non
     assert app.return_value == 1
 
 
-async def test_the_doctor_calls_no_dead_engine_well() -> None:
+async def test_the_doctor_does_not_call_a_dead_engine_healthy() -> None:
     app, source = console(frames.empty())
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("5")
@@ -42,7 +42,7 @@ async def test_the_doctor_calls_no_dead_engine_well() -> None:
         assert "Nothing is wrong" not in screen_text(app)
 
 
-async def test_an_engine_that_was_told_to_stop_is_no_failure() -> None:
+async def test_a_stopped_engine_is_not_a_failure() -> None:
     app, source = console(frames.steady(), hosted=True)
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "slots 3/4")
@@ -52,7 +52,7 @@ async def test_an_engine_that_was_told_to_stop_is_no_failure() -> None:
     assert app.return_value == 0
 
 
-async def test_an_engine_that_its_supervisor_starts_again_is_shown_again() -> None:
+async def test_an_engine_restarted_by_its_supervisor_is_shown_again() -> None:
     app, source = console(frames.steady())
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "slots 3/4")

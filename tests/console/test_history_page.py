@@ -141,7 +141,7 @@ async def test_without_history_it_says_so_and_a_late_one_is_found() -> None:
         await at(pilot, DAY + 59)
 
 
-async def test_a_damaged_history_is_a_sentence() -> None:
+async def test_a_damaged_history_is_reported_in_a_sentence() -> None:
     history_path().parent.mkdir(parents=True)
     history_path().write_bytes(b"no database " * 1000)
     app, _source = console(frames.steady())
@@ -151,7 +151,7 @@ async def test_a_damaged_history_is_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 36), (180, 50), (60, 20), (40, 15)], ids=str)
-async def test_every_size_has_whole_lines(size: tuple[int, int]) -> None:
+async def test_every_size_has_complete_lines(size: tuple[int, int]) -> None:
     await record(evening())
     app, _source = console(frames.steady())
     async with app.run_test(size=size) as pilot:

@@ -24,7 +24,7 @@ async def test_tui_14_leaving_an_engine_of_others_only_detaches(key: str) -> Non
     assert app.return_value == 0
 
 
-async def test_leaving_a_hosted_engine_asks_and_waits_for_the_drain() -> None:
+async def test_quitting_with_a_hosted_engine_asks_and_waits_for_the_drain() -> None:
     app, source = console(frames.nearly_full(), hosted=True)
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "slots 4/4")

@@ -33,7 +33,7 @@ def test_cut_and_pad_are_exact(label: str, cells: int) -> None:
     assert len(to_ascii(left(text, cells))) == cells
 
 
-def test_other_scripts_stay_readable_and_tricks_do_not() -> None:
+def test_other_scripts_stay_readable_and_tricks_are_removed() -> None:
     assert clean("三匹の猫") == "三匹の猫"
     assert clean("Zoë’s Büro") == "Zoë’s Büro"
     assert clean("\x1b[31mred") == "?[31mred"

@@ -51,7 +51,7 @@ def test_ctx_02_context_per_request_and_pool_total_are_two_numbers() -> None:
     assert any("of 8192" in line and "KV pool" in line for line in lines)
 
 
-def test_kv_03_the_victim_row_says_recompute_how_often_and_how_long() -> None:
+def test_kv_03_the_row_of_a_preempted_request_says_recompute_how_often_and_how_long() -> None:
     row = next(line for line in lines_of(frames.preempting()) if "! preempted" in line)
     assert "recompute x2" in row
     assert "4.20s" in row
@@ -71,7 +71,7 @@ def test_con_14_running_and_waiting_have_their_own_limits() -> None:
     assert any("slots 4/4" in line and "queue 2/16" in line for line in lines_of(frames.nearly_full()))
 
 
-def test_con_16_a_fault_is_said_with_its_reason() -> None:
+def test_con_16_a_fault_is_reported_with_its_reason() -> None:
     fault = frames.steady().model_copy(update={"health": "fault", "health_reason": "three steps in a row failed"})
     assert any("ENGINE FAULT  three steps in a row failed" in line for line in lines_of(fault))
 
@@ -84,7 +84,7 @@ def test_con_20_wait_age_estimate_and_who_gave_up() -> None:
     assert any("gave up 3" in line for line in lines)
 
 
-def test_waiting_beside_a_free_slot_says_that_the_pool_is_what_they_wait_for() -> None:
+def test_waiting_beside_a_free_slot_is_reported_as_waiting_for_the_pool() -> None:
     frame = frames.frame(waiting=frames.WAITING)
     assert not any("for KV room" in line for line in lines_of(frame))
     tight = frame.model_copy(update={"pool": frame.pool.model_copy(update={"live": 8000, "free": 192})})
@@ -103,7 +103,7 @@ def test_sec_01_an_insecure_bind_is_a_standing_warning() -> None:
     assert any("without API keys" in line for line in lines_of(insecure))
 
 
-def test_an_empty_engine_says_how_to_begin() -> None:
+def test_an_unused_engine_says_how_to_begin() -> None:
     text = "\n".join(lines_of(frames.empty(), can_load=True))
     assert "http://127.0.0.1:8000/v1" in text
     assert "press L" in text
@@ -125,7 +125,7 @@ def test_the_first_request_can_be_pasted_where_keys_are_required() -> None:
     assert "Bearer" not in "\n".join(lines_of(frames.empty()))
 
 
-def test_requests_that_clients_got_wrong_are_counted_once_there_are_any() -> None:
+def test_invalid_requests_are_shown_once_there_are_any() -> None:
     frame = frames.steady()
     assert not any("invalid" in line for line in lines_of(frame))
     counters = frame.counters.model_copy(update={"invalid": 12})
@@ -133,7 +133,7 @@ def test_requests_that_clients_got_wrong_are_counted_once_there_are_any() -> Non
                for line in lines_of(frame.model_copy(update={"counters": counters})))  # fmt: skip
 
 
-def test_a_narrow_event_log_goes_on_below_instead_of_cutting_numbers() -> None:
+def test_a_narrow_event_log_wraps_instead_of_cutting_numbers() -> None:
     view = view_of(
         frames.frame(
             events=(
@@ -151,7 +151,7 @@ def test_a_narrow_event_log_goes_on_below_instead_of_cutting_numbers() -> None:
     assert "…" not in text
 
 
-def test_no_row_of_the_event_log_stays_empty_while_there_is_something_to_tell() -> None:
+def test_no_row_of_the_event_log_stays_empty_while_there_are_more_events() -> None:
     long = frames.event(3, "preempted", "kitchen (slot 11) preempted, the KV pool is full: 1840 tokens thrown away")
     view = view_of(frames.frame(events=(*[long] * 5, frames.event(2, "finished", "kitchen finished"))))
     for rows in range(2, 12):
@@ -161,7 +161,7 @@ def test_no_row_of_the_event_log_stays_empty_while_there_is_something_to_tell() 
 
 
 @pytest.mark.parametrize("how", ["signal 9, out of memory?", "exit code 70, a step hung", ""])
-def test_an_engine_that_ended_is_said_in_one_line_of_80(how: str) -> None:
+def test_the_end_of_the_engine_is_reported_in_one_line_of_80(how: str) -> None:
     store = Store()
     store.apply(frames.steady())
     store.apply(Disconnected("the engine has ended", end=EngineEnd(how)))
@@ -210,7 +210,7 @@ def test_wide_terminals_put_latency_and_events_beside_the_slots() -> None:
     assert any("ITL" in line and "1.43s" in line and "│" in line for line in lines)
 
 
-def test_a_pool_nearly_full_is_said_in_words() -> None:
+def test_a_nearly_full_pool_is_reported_in_words() -> None:
     assert any("94%" in line and line.rstrip().endswith("high") for line in lines_of(frames.nearly_full()))
 
 
@@ -242,7 +242,9 @@ def test_a_long_sentence_gets_a_second_row_before_it_is_cut() -> None:
         ("unreachable", 16, 0.31, "! ITL target 150ms unreachable: decoding alone takes 310ms"),
     ],
 )
-def test_a_missed_itl_target_is_said_with_its_reason(outlook: Any, budget: int, expected: float, sentence: str) -> None:
+def test_a_missed_itl_target_is_reported_with_its_reason(
+    outlook: Any, budget: int, expected: float, sentence: str
+) -> None:
     limits = frames.limits_of(itl_target=150, budget_in_force=budget, itl_outlook=outlook, itl_expected=expected)
     frame = frames.steady().model_copy(update={"limits": limits})
     lines = [line.strip() for line in lines_of(frame)]

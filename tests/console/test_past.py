@@ -64,7 +64,7 @@ def known(store: Store) -> tuple[object, ...]:
 
 @settings(max_examples=30)
 @given(st.lists(seconds, min_size=2, max_size=24), st.data())
-def test_picture_and_past_give_the_same_state_as_having_seen_it_all(
+def test_frame_and_past_give_the_same_state_as_having_seen_everything(
     drawn: list[tuple[list[SlotState], int, int, bool]], data: st.DataObject
 ) -> None:
     """It attaches at some second, and may lose the connection for a while and find it again."""
@@ -100,7 +100,7 @@ def test_the_past_of_another_engine_is_not_taken() -> None:
     assert len(store.view.series.samples) == 1
 
 
-def test_an_engine_keeps_ten_minutes_and_little_of_each_second() -> None:
+def test_an_engine_keeps_ten_minutes_with_one_frame_a_second() -> None:
     past = RecentFrames()
     for step in range(0, 4 * 700, 4):
         past.add(frames.busy(step))

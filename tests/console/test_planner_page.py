@@ -1,4 +1,4 @@
-"""The Planner page: inputs by keyboard, advice with reasons, and the advice applied through the knobs."""
+"""The Planner page: inputs by keyboard, advice with reasons, and the advice applied to the engine."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_steps_go_up_and_down_by_sizes_that_fit() -> None:
     assert [form.given("kv_dtype") for form in kinds] == [None, *KV_VALUE_BYTES, None]
 
 
-def test_advice_names_what_differs_from_now_and_the_worst_first() -> None:
+def test_advice_shows_what_differs_from_now_and_the_worst_first() -> None:
     plan = plan_of(typed(users="20", turn_seconds="0", context="8192", memory="4GiB"))
     text = "\n".join(plain(line) for line in setting_lines(plan, frames.steady().limits, 80))
     assert "s slots            4 → 9" in text
@@ -152,7 +152,7 @@ async def test_inputs_change_by_keys_and_the_advice_is_applied_as_one_change() -
         await seen(pilot, "4.44 of 10")
 
 
-async def test_a_plan_for_elsewhere_is_not_applied_here() -> None:
+async def test_a_plan_for_another_machine_is_not_applied_here() -> None:
     app, source = console(frames.steady())
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "slots 3/4")
@@ -163,7 +163,7 @@ async def test_a_plan_for_elsewhere_is_not_applied_here() -> None:
         assert source.changes == []
 
 
-async def test_a_hint_of_the_planner_goes_with_it_and_what_became_of_a_change_stays() -> None:
+async def test_a_hint_of_the_planner_leaves_with_it_and_the_result_of_a_change_stays() -> None:
     app, source = console(frames.steady())
     async with app.run_test(size=SIZE) as pilot:
         await seen(pilot, "slots 3/4")
@@ -195,7 +195,7 @@ async def test_the_advice_scrolls_and_is_copied_as_the_command_prints_it() -> No
         assert app.clipboard.startswith("SmolLM2-135M-Instruct\n  weights ")
 
 
-async def test_a_speed_that_was_measured_is_used_as_soon_as_the_page_is_opened_again() -> None:
+async def test_a_measured_speed_is_used_when_the_page_is_opened_again() -> None:
     app, _source = console(frames.steady())
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("2", "j", "j", "j", "enter", *"1100", "enter", "j", "enter", *"120", "enter")
@@ -231,13 +231,13 @@ async def test_what_would_happen_is_simulated_beside_and_dropped_when_it_is_abou
         await until(pilot, lambda: "simulated " not in screen_text(app))
 
 
-async def test_a_simulation_that_fails_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_simulation_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     job = Job(people=People(users=1, pause=0, prompt=1, answer=1), settings=(), calibration=CALIBRATION)
     assert await simulate(job) == "the simulation failed (exit code 1)"
 
 
-async def test_digits_rest_while_the_free_memory_moves_a_little() -> None:
+async def test_digits_do_not_flicker_while_the_free_memory_changes_a_little() -> None:
     def using(used: int) -> Frame:
         return frames.steady().model_copy(update={"host": frames.HOST.model_copy(update={"memory_used": used})})
 
@@ -272,7 +272,7 @@ async def test_without_an_engine_or_its_sizes_it_says_so() -> None:
 
 
 @pytest.mark.parametrize("size", [(20, 8), (40, 15), (60, 20), (79, 24), (200, 60)])
-async def test_any_terminal_gets_whole_lines_and_narrow_ones_what_fits_below(size: tuple[int, int]) -> None:
+async def test_any_terminal_gets_complete_lines_and_a_narrow_one_shows_what_fits_below(size: tuple[int, int]) -> None:
     app, _source = console(frames.steady())
     async with app.run_test(size=size) as pilot:
         await pilot.press("2")

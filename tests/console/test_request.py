@@ -48,7 +48,7 @@ def test_the_sentence_the_parts_of_its_time_and_the_longest_gap_are_on_one_small
     assert "2.45s at 14.5s  a preemption" in text
 
 
-def test_settings_are_those_of_its_admission_with_what_was_turned_since() -> None:
+def test_settings_are_those_at_admission_with_later_changes() -> None:
     """Not those of now, which may be others; what was turned while it still waited is part of them."""
     detail = RECORDED.model_copy(
         update={
@@ -68,7 +68,7 @@ def test_settings_are_those_of_its_admission_with_what_was_turned_since() -> Non
     assert "at 12.5s: budget 48 → 64 by console  and 1 more" in line
 
 
-def test_the_parts_add_up_to_the_age() -> None:
+def test_the_phases_add_up_to_the_age() -> None:
     parts = phases(RECORDED)
     assert parts[0][1] == 0
     assert all(before[2] == after[1] for before, after in pairwise(parts))
@@ -103,7 +103,7 @@ async def test_enter_opens_the_selected_request_and_esc_comes_back() -> None:
         await seen(pilot, "KV pool")
 
 
-async def test_enter_on_a_free_slot_opens_the_request_that_had_it_last() -> None:
+async def test_enter_on_a_free_slot_opens_the_request_that_used_it_last() -> None:
     app, source = console(frames.steady())
     source.details["r0"] = RECORDED.model_copy(update={"request_id": "r0", "user": "laptop"})
     async with app.run_test(size=(80, 24)) as pilot:

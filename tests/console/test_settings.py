@@ -55,7 +55,7 @@ def test_steps_stay_in_bounds_and_go_the_right_way(name: str, value: int, direct
     assert after == value or (after > value) == (direction > 0)
 
 
-def test_choices_and_switches_go_round() -> None:
+def test_choices_and_switches_wrap_around() -> None:
     assert stepped("mode", "serial", 1) == "static"
     assert stepped("mode", "continuous", 1) == "serial"
     assert stepped("mode", "serial", -1) == "continuous"
@@ -64,7 +64,7 @@ def test_choices_and_switches_go_round() -> None:
     assert (shown("prefix_cache", True), shown("mode", "static"), shown("queue", None)) == ("on", "static", "–")
 
 
-def test_bytes_and_milliseconds_go_by_steps_that_fit_them() -> None:
+def test_bytes_and_milliseconds_have_suitable_steps() -> None:
     assert stepped("swap_space", 1 << 30, 1) == (1 << 30) + (512 << 20)
     assert stepped("swap_space", 0, 1) == 64 << 20
     assert shown("swap_space", 1 << 30) == "1 GiB"
@@ -72,7 +72,7 @@ def test_bytes_and_milliseconds_go_by_steps_that_fit_them() -> None:
     assert stepped("kv_tokens", 8192, -1) == 7168
 
 
-def test_a_choice_is_typed_by_its_place() -> None:
+def test_a_digit_selects_the_choice_with_that_number() -> None:
     editor = edited("mode", 1)
     assert editor.edit is not None
     assert editor.edit.description == "mode continuous→serial"
@@ -127,7 +127,7 @@ def test_out_of_range_is_refused_before_it_is_sent() -> None:
     assert editor.edit is not None
 
 
-def test_the_range_of_a_knob_is_what_model_and_pool_leave_of_it() -> None:
+def test_the_range_of_a_setting_is_what_model_and_pool_allow() -> None:
     within = Bounds(least=64, most=8192, why="the model was trained for no more")
     limits = frames.limits_of(bounds={"context": within})
     editor = Editor()
@@ -145,7 +145,7 @@ def test_the_range_of_a_knob_is_what_model_and_pool_leave_of_it() -> None:
     assert any("(64 to 8192 tokens)" in plain(row) for row in settings_panel(limits, None, 0, width=120, height=20))
 
 
-def test_undo_takes_back_one_change_after_the_other() -> None:
+def test_undo_takes_back_one_change_after_another() -> None:
     editor = edited("slots", 8)
     editor.apply()
     editor.on_answer(Answer(True, revision=4))
@@ -173,7 +173,7 @@ def together(**changes: Value) -> tuple[SettingChange, ...]:
     return setting_changes(changes, frames.steady().limits)
 
 
-def test_several_settings_are_sent_as_one_and_taken_back_as_one() -> None:
+def test_several_settings_are_sent_together_and_undone_together() -> None:
     editor = Editor()
     editor.on_frame(frames.steady())
     wanted = together(slots=8, queue=16, kv_tokens=16_384)
@@ -191,7 +191,7 @@ def test_several_settings_are_sent_as_one_and_taken_back_as_one() -> None:
     assert (back.values, back.base) == ({"slots": 4, "kv_tokens": 8192}, 4)
 
 
-def test_several_settings_without_an_answer_are_ours_only_if_all_are_in_force() -> None:
+def test_several_unanswered_settings_are_ours_only_if_all_are_in_force() -> None:
     for limits, said in (({"slots": 8, "queue": 2}, "in force"), ({"slots": 8}, "someone else")):
         editor = Editor()
         editor.on_frame(frames.steady())
@@ -211,7 +211,7 @@ def test_what_several_settings_mean_is_said_for_all_of_them_together() -> None:
     assert refused.level == "critical"
 
 
-def test_undo_after_someone_else_changed_a_setting_says_so() -> None:
+def test_undo_is_refused_after_someone_else_changed_a_setting() -> None:
     editor = edited("slots", 8)
     editor.apply()
     editor.on_answer(Answer(True, revision=4))
@@ -223,7 +223,7 @@ def test_undo_after_someone_else_changed_a_setting_says_so() -> None:
     assert "someone else changed a setting" in editor.message
 
 
-def test_a_restart_forgets_what_could_be_taken_back() -> None:
+def test_after_a_restart_nothing_can_be_undone() -> None:
     editor = edited("slots", 8)
     editor.apply()
     editor.on_answer(Answer(True, revision=4))
@@ -244,7 +244,7 @@ def after(frame: Frame, seconds: float) -> Frame:
     return frame.model_copy(update={"uptime": (frame.uptime or 0) + seconds})
 
 
-def test_a_change_without_an_answer_is_settled_by_the_next_frames_and_can_be_taken_back() -> None:
+def test_an_unanswered_change_is_settled_by_later_frames_and_can_be_undone() -> None:
     editor = unanswered()
     assert editor.pending is not None
     assert editor.message == ""
@@ -261,7 +261,7 @@ def test_a_change_without_an_answer_is_settled_by_the_next_frames_and_can_be_tak
     assert editor.undo() is None
 
 
-def test_a_change_that_never_reached_the_engine_is_said_not_to_be_in_force() -> None:
+def test_a_change_that_never_reached_the_engine_is_reported_as_not_in_force() -> None:
     editor = unanswered()
     editor.on_frame(frames.steady())
     editor.on_frame(after(frames.steady(), SETTLED_AFTER))
@@ -271,7 +271,7 @@ def test_a_change_that_never_reached_the_engine_is_said_not_to_be_in_force() -> 
     assert editor.undo() is None
 
 
-def test_a_change_that_is_taken_up_late_is_noticed_all_the_same() -> None:
+def test_a_change_that_is_applied_late_is_still_noticed() -> None:
     editor = unanswered()
     editor.on_frame(frames.steady())
     editor.on_frame(after(frames.steady(), SETTLED_AFTER))
@@ -280,7 +280,7 @@ def test_a_change_that_is_taken_up_late_is_noticed_all_the_same() -> None:
     assert editor.undo() is not None
 
 
-def test_a_change_without_an_answer_that_lost_against_another_hand_says_so() -> None:
+def test_an_unanswered_change_that_was_overtaken_by_another_is_reported() -> None:
     editor = unanswered()
     editor.on_frame(confirmed(frames.steady(), 4, queue=2))
     assert editor.pending is None
@@ -288,7 +288,7 @@ def test_a_change_without_an_answer_that_lost_against_another_hand_says_so() -> 
     assert editor.undo() is None
 
 
-def test_a_change_without_an_answer_is_not_in_force_in_an_engine_that_was_started_anew() -> None:
+def test_an_unanswered_change_is_not_in_force_after_a_restart() -> None:
     editor = unanswered()
     editor.on_frame(frames.steady().model_copy(update={"boot_id": "boot-2"}))
     assert editor.pending is None
@@ -321,7 +321,7 @@ def test_digits_replace_and_backspace_returns() -> None:
         ("budget", 128, frames.empty, "first tokens come sooner, running requests may wait longer per step", "ok"),
     ],
 )  # fmt: skip
-def test_run_06_consequences_are_said_before(name: str, value: int, picture: object, text: str, level: str) -> None:
+def test_run_06_the_effect_is_shown_before(name: str, value: int, picture: object, text: str, level: str) -> None:
     said = preview_change(name, value, picture())  # type: ignore[operator]
     assert (said.text, said.level) == (text, level)
 
@@ -344,13 +344,13 @@ def test_run_06_consequences_are_said_before(name: str, value: int, picture: obj
         ("itl_target", 0, "off: each step prefills up to the budget of 64", "ok"),
     ],
 )  # fmt: skip
-def test_consequences_of_the_other_settings(name: str, value: object, text: str, level: str) -> None:
+def test_previews_of_the_other_settings(name: str, value: object, text: str, level: str) -> None:
     said = preview_change(name, value, frames.steady())  # type: ignore[arg-type]
     assert text in said.text
     assert said.level == level
 
 
-def test_every_live_setting_has_a_consequence_of_its_own() -> None:
+def test_every_live_setting_has_a_preview_of_its_own() -> None:
     for name in LIVE_SETTINGS:
         values = choices(name) or (bounds(name).least, bounds(name).most)
         said = [preview_change(name, value, frames.steady()).text for value in values]

@@ -105,7 +105,7 @@ def told(socket: Path, pid: int | None) -> FrameEngine:
     ("code", "how"),
     [(-9, "signal 9, out of memory?"), (70, "exit code 70, a step hung"), (0, "it was stopped"), (None, "")],
 )
-async def test_an_engine_that_died_is_told_from_a_lost_connection(socket: Path, code: int | None, how: str) -> None:
+async def test_a_dead_engine_is_distinguished_from_a_lost_connection(socket: Path, code: int | None, how: str) -> None:
     process = await asyncio.create_subprocess_exec("sleep", "60")
     log = socket.with_name("engine.log")
     updates = EngineSource(socket, log=log, sleep=no_pause).updates()
@@ -135,7 +135,7 @@ async def lost(updates: AsyncIterator[Update], engine: FrameEngine) -> Disconnec
             return update
 
 
-async def test_an_engine_in_a_container_is_never_said_to_be_dead(socket: Path) -> None:
+async def test_an_engine_in_a_container_is_never_reported_as_dead(socket: Path) -> None:
     """Its pid means nothing on this side."""
     updates = EngineSource(socket, sleep=no_pause).updates()
     async with told(socket, 1 << 30) as engine:
@@ -143,7 +143,7 @@ async def test_an_engine_in_a_container_is_never_said_to_be_dead(socket: Path) -
         assert (await lost(updates, engine)).end is None
 
 
-async def test_a_new_connection_goes_on_with_the_events_after_the_last_frame(socket: Path) -> None:
+async def test_a_new_connection_continues_with_the_events_after_the_last_frame(socket: Path) -> None:
     updates = EngineSource(socket, sleep=no_pause).updates()
     async with told(socket, None) as engine:
         await take(updates, 1)
@@ -154,7 +154,7 @@ async def test_a_new_connection_goes_on_with_the_events_after_the_last_frame(soc
         assert ("GET", "/admin/stream?rate=4&boot_id=boot-1&events_after=17", None) in engine.calls
 
 
-async def test_a_change_without_an_answer_is_neither_done_nor_refused(socket: Path) -> None:
+async def test_an_unanswered_change_is_neither_done_nor_refused(socket: Path) -> None:
     class Mute(FrameEngine):
         def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
             raise ConnectionError
@@ -165,7 +165,7 @@ async def test_a_change_without_an_answer_is_neither_done_nor_refused(socket: Pa
     assert not (await EngineSource(socket).change({"slots": 8}, 3)).unknown
 
 
-async def test_an_answer_that_is_not_ours_is_a_sentence(socket: Path) -> None:
+async def test_an_answer_of_another_program_is_reported_in_a_sentence(socket: Path) -> None:
     class Odd(FrameEngine):
         def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
             return 500, ["?"]
@@ -184,7 +184,7 @@ async def test_an_unreadable_frame_is_a_disconnection_with_a_reason(socket: Path
 
 
 @pytest.mark.parametrize("name", ["run.ndjson", "run.ndjson.gz"])
-async def test_a_recording_gives_back_what_was_written(tmp_path: Path, name: str) -> None:
+async def test_a_recording_is_read_as_it_was_written(tmp_path: Path, name: str) -> None:
     recorded = [frames.busy(step) for step in range(4)]
     path = tmp_path / name
     assert write_frames(path, recorded) == 4
@@ -195,7 +195,7 @@ async def test_a_recording_gives_back_what_was_written(tmp_path: Path, name: str
     assert not (await RecordingSource(path).change({"slots": 1}, None)).ok
 
 
-async def test_the_first_frame_of_a_connection_is_followed_by_what_was_before(socket: Path) -> None:
+async def test_the_first_frame_of_a_connection_is_followed_by_the_past(socket: Path) -> None:
     async with FrameEngine(socket, frames.busy) as engine:
         engine.past = tuple(frames.busy(step) for step in range(-240, 0, 4))
         updates = EngineSource(socket).updates()

@@ -9,7 +9,7 @@ from tests.support import frames
 from tests.support.console_app import GONE
 
 
-def test_a_frame_replaces_the_view_and_a_gap_needs_nothing() -> None:
+def test_a_frame_replaces_the_view_and_a_gap_needs_no_repair() -> None:
     store = Store()
     store.apply(frames.busy(1))
     store.apply(frames.busy(9))
@@ -17,7 +17,7 @@ def test_a_frame_replaces_the_view_and_a_gap_needs_nothing() -> None:
     assert store.version == 2
 
 
-def test_a_new_boot_id_is_a_restart_and_forgets_what_rose_before() -> None:
+def test_a_new_boot_id_is_a_restart_and_clears_recent_increases() -> None:
     store = Store()
     store.apply(frames.preempting())
     store.apply(frames.empty().model_copy(update={"boot_id": "boot-2"}))
@@ -25,7 +25,7 @@ def test_a_new_boot_id_is_a_restart_and_forgets_what_rose_before() -> None:
     assert store.view.recently_increased == frozenset()
 
 
-def test_notes_of_the_engine_open_the_log_once() -> None:
+def test_notes_of_the_engine_are_logged_once() -> None:
     store = Store()
     store.apply(frames.steady())
     store.apply(frames.steady().model_copy(update={"events": (), "sequence": 2}))

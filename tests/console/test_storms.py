@@ -23,7 +23,7 @@ from tests.support.terminal import ROOT, console, opened
 pytestmark = pytest.mark.pty
 
 
-def test_a_storm_of_resizes_ends_in_a_whole_picture(socket: Path, environment: dict[str, str]) -> None:
+def test_a_storm_of_resizes_ends_in_a_complete_picture(socket: Path, environment: dict[str, str]) -> None:
     with opened(console(socket), environment) as terminal:
         terminal.see("KV pool")
         sizes = random.Random(7)

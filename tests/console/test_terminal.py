@@ -1,4 +1,4 @@
-"""The console in a real terminal: it starts, turns a knob, survives what terminals do, and leaves no trace."""
+"""The console in a real terminal: it starts, changes a setting, survives what terminals do, and leaves no trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.terminal import ROOT, console, opened
 pytestmark = pytest.mark.pty
 
 
-def test_starts_turns_a_knob_quits_and_leaves_the_terminal_sane(
+def test_starts_changes_a_setting_quits_and_leaves_the_terminal_sane(
     socket: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     script = f"stty -a > {tmp_path}/before; {' '.join(console(socket))}; echo code $?; stty -a > {tmp_path}/after"
@@ -74,7 +74,7 @@ def test_tui_07_suspends_under_a_shell_and_comes_back(socket: Path, environment:
 def test_tui_07_without_a_shell_ctrl_z_is_refused_with_a_notice(socket: Path, environment: dict[str, str]) -> None:
     with opened(console(socket), environment) as terminal:
         terminal.see("? help")
-        terminal.press("\x1a", "no shell to come back from")
+        terminal.press("\x1a", "there is no shell to return to")
         terminal.child.send("q")
         assert terminal.end() == 0
 
@@ -157,7 +157,7 @@ def test_tui_05_other_terminals(socket: Path, environment: dict[str, str], term:
         assert not re.search(rb"\x1b\[[\d;]*(38|48);", terminal.written)
 
 
-def test_no_terminal_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_terminal_is_reported_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "needs a terminal" in (terminal_problem() or "")
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
@@ -167,7 +167,7 @@ def test_no_terminal_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     assert terminal_problem() is None
 
 
-def test_ascii_is_asked_for_by_variable_or_locale(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ascii_is_chosen_by_variable_or_locale(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LC_ALL", "LC_CTYPE", "LANG"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("slotdeck.console.terminal.environment._stdout_encoding", lambda: "utf-8")
@@ -180,7 +180,7 @@ def test_ascii_is_asked_for_by_variable_or_locale(monkeypatch: pytest.MonkeyPatc
     assert ascii_wanted()
 
 
-def test_the_console_starts_without_the_engine_room() -> None:
+def test_the_console_starts_without_importing_the_engine() -> None:
     code = (
         "import sys, slotdeck.console.app, slotdeck.console.sources.engine\n"
         "heavy = ['torch', 'transformers', 'httpx', 'typer']\n"

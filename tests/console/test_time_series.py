@@ -33,7 +33,7 @@ def test_one_sample_a_second_and_ten_minutes_at_most() -> None:
     assert len(run(SECONDS + 60, 1).series.samples) == SECONDS
 
 
-def test_the_trace_stays_the_same_object_within_a_second() -> None:
+def test_the_series_stays_the_same_object_within_a_second() -> None:
     store = Store()
     store.apply(at(0))
     first = store.view.series
@@ -45,7 +45,7 @@ def test_the_trace_stays_the_same_object_within_a_second() -> None:
     assert len(store.view.series.samples) == 2
 
 
-def test_the_loudest_state_within_a_second_is_kept() -> None:
+def test_the_state_of_highest_priority_within_a_second_is_kept() -> None:
     builder = TimeSeriesBuilder()
     builder.add(at(0))
     preempted = SlotInfo(slot=0, state="preempted", request_id="r0", user="laptop")
@@ -66,7 +66,7 @@ def test_changes_of_settings_are_marked_whoever_made_them() -> None:
     assert changed_settings(frames.limits_of(), frames.limits_of(revision=9)) == []
 
 
-def test_a_restart_is_no_change_and_no_preemption() -> None:
+def test_a_restart_is_neither_a_change_nor_a_preemption() -> None:
     store = Store()
     store.apply(frames.preempting())
     fresh = frames.empty().model_copy(update={"boot_id": "boot-2", "time": frames.START + 5})
@@ -75,7 +75,7 @@ def test_a_restart_is_no_change_and_no_preemption() -> None:
     assert store.view.series.samples[-1].preempted == 0
 
 
-def test_plots_say_the_newest_value_the_end_of_the_scale_and_the_span() -> None:
+def test_plots_show_the_newest_value_the_maximum_of_the_scale_and_the_span() -> None:
     builder = run(90, 1)
     lines = [plain(line) for line in plot_lines(builder.series, 60, 12)]
     assert lines[0].startswith(" last 2 min")
