@@ -142,6 +142,18 @@ def test_refusals_by_load_ask_for_slots_then_for_a_longer_queue() -> None:
     assert only(run(**REFUSING, **more, pool=full_pool, host=small), "refused").changes == {"queue": 3}
 
 
+def test_who_gave_up_waiting_did_not_move_the_queue_on() -> None:
+    """A request that gives up waiting counts as cancelled too, but it never held a slot."""
+    limits = LimitInfo(slots=4, context=2048, queue=3, budget=64)
+    counters: Callable[[int], dict[str, int]] = lambda i: {  # noqa: E731
+        "rejected": i, "received": 4 * i, "finished": i // 2, "cancelled": i + i // 4, "gave_up_waiting": i,
+    }  # fmt: skip
+    finding = only(run(slots=full(), waiting_count=3, limits=limits, counters=counters), "refused")
+    # 19 s of work, 9 finished and 23 cancelled requests, 19 of which had only waited.
+    assert "it moves forward every 1.5 s" in finding.evidence[1]
+    assert finding.cost == pytest.approx(19 * 3 * 19 / 13)
+
+
 def test_a_queue_of_none_refuses_on_purpose_and_a_slow_one_too() -> None:
     none = LimitInfo(slots=4, context=2048, queue=0, budget=64)
     finding = only(run(**REFUSING, limits=none), "refused")

@@ -142,6 +142,17 @@ def test_a_short_queue_refuses_and_its_users_come_back() -> None:
     assert outcome.finished > 3
 
 
+def test_a_message_is_given_up_after_five_refusals_and_stays_in_the_conversation() -> None:
+    """One user holds the only slot for an hour; the other is refused, five times for each message."""
+    slow = PRICES.model_copy(update={"step": 5.0})
+    holder = User("holder", [Turn(0.0, 100, 800, True)], 60.0)
+    asker = User("asker", [Turn(1.0, 100, 10, True), Turn(0.0, 100, 10, False)], 3600.0)
+    maker = FrameMaker(EngineInfo(model="m"), start=1_790_000_000.0)
+    result = Simulator(live(slots=1, queue=0), StepTimes(slow), watcher=maker).run([holder, asker])
+    assert (result.rejected, result.gave_up, result.finished) == (10, 2, 1)
+    assert maker.frames[-1].counters.rejected == 10
+
+
 def test_who_is_always_refused_and_never_pauses_comes_to_an_end() -> None:
     turns = [Turn(0.0, 900, 200, True)] * 10_000
     edge = Edge(intake=0.0, intake_token=0.0, turnaround=0.0)

@@ -309,6 +309,22 @@ def test_an_engine_that_is_loading_is_not_called_absent(deck: Deck) -> None:
         serving.close(force=True)
 
 
+def test_a_slotdeck_that_meets_a_draining_engine_waits_and_then_starts_its_own(deck: Deck) -> None:
+    drained = deck.folder / "drained"
+    console_pid(first := deck.terminal(FAKE_ENGINE=f"drain {drained}"))
+    [old] = deck.engine_pids()
+    os.kill(old, signal.SIGTERM)
+    eventually(lambda: json.loads(deck.without_terminal("top", "--json").stdout)["health"] == "draining")
+    second = deck.terminal()
+    second.expect_exact(f"waiting for an engine that is starting or stopping (pid {old})")
+    drained.touch()
+    console_pid(second)
+    second.expect_exact("hosted=True")
+    assert len(deck.engine_pids()) == 2
+    assert not process_runs(old)
+    first.sendline("quit")
+
+
 def test_an_engine_that_slotdeck_is_starting_is_not_called_absent_before_it_holds_its_lock(deck: Deck) -> None:
     """It imports for seconds first. `slotdeck attach` waits for it; what only looks says who starts it."""
     imported = deck.folder / "imported"

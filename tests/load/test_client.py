@@ -94,6 +94,14 @@ async def test_txt_05_heartbeats_and_the_role_chunk_are_no_first_token(fake: Fak
     assert len(seen) == answer.chunks == 3
 
 
+async def test_a_finish_reason_without_done_is_a_whole_answer(fake: FakeOpenAI) -> None:
+    """Some servers close the stream without the last line that OpenAI sends."""
+    choice = '{"choices": [{"delta": {"content": "hi"}, "finish_reason": "stop"}]}'
+    fake.script = lambda _n, _b: Reply(raw=f"data: {choice}\n\n".encode())
+    answer = await ask(fake)
+    assert (answer.text, answer.finish_reason) == ("hi", "stop")
+
+
 async def test_503_carries_retry_after(fake: FakeOpenAI) -> None:
     fake.script = lambda _n, _b: busy("3")
     with pytest.raises(BusyError) as caught:

@@ -30,6 +30,7 @@ from slotdeck.engine.telemetry.frame import (
     CounterInfo,
     EngineInfo,
     Frame,
+    Health,
     HostInfo,
     LimitInfo,
     PoolInfo,
@@ -53,6 +54,7 @@ class FakeEngine(FakeOpenAI):
         self.slot_changes: list[int] = []
         self.settings = settings
         self.stop = asyncio.Event()
+        self.health: Health = "ok"
         self.admin = Starlette(
             routes=[
                 Route("/admin/frame", self._frame),
@@ -75,6 +77,7 @@ class FakeEngine(FakeOpenAI):
             sequence=1,
             time=time.time(),
             uptime=time.monotonic() - self.started,
+            health=self.health,
             engine=EngineInfo(version="0", pid=os.getpid(), model="fake", url=self.url, threads=1),
             limits=LimitInfo(slots=self.slots, context=2048, queue=16, budget=64),
             pool=PoolInfo(total=8192),
@@ -128,18 +131,22 @@ async def engine_on(socket: Path, settings: StartSettings | None = None) -> Asyn
             socket.unlink(missing_ok=True)  # noqa: ASYNC240
 
 
-async def _serve(socket: Path, settings: StartSettings) -> None:
+async def _serve(socket: Path, settings: StartSettings, drained: Path | None) -> None:
     async with engine_on(socket, settings) as engine:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, engine.stop.set)
         print(f"slotdeck: serving on {engine.url}", flush=True)
         await engine.stop.wait()
+        engine.health = "draining"
+        while drained is not None and not drained.exists():  # noqa: ASYNC110, ASYNC240
+            await asyncio.sleep(0.02)
 
 
 def main(arguments: list[str]) -> None:
     """Behave as the variable ``FAKE_ENGINE`` says.
 
     Empty: serve. ``fail N``: print some lines and exit with N. ``wait``: never begin to serve. ``until FILE``: begin to
-    serve when FILE exists. ``import FILE``: take the lock only when FILE exists.
+    serve when FILE exists. ``import FILE``: take the lock only when FILE exists. ``drain FILE``: after a
+    SIGTERM, drain until FILE exists.
     """
     if arguments[0] == "model":
         print("model", *arguments[1:])
@@ -167,7 +174,7 @@ def main(arguments: list[str]) -> None:
         while behaviour == "until" and not Path(value).exists():
             time.sleep(0.02)
         time.sleep(float(os.environ.get("FAKE_ENGINE_LOAD", "0.3")))
-        asyncio.run(_serve(socket, settings))
+        asyncio.run(_serve(socket, settings, Path(value) if behaviour == "drain" else None))
 
 
 if __name__ == "__main__":
