@@ -1,5 +1,6 @@
-"""Measures a calibration: steps alone in the engine's own process, then whole periods of steps through a real server
-under load. What a person waits for is the second; what the machine could do is seen in the first.
+"""Measures a calibration: first steps alone in a process of the engine, then steps under load through a real server.
+
+The first shows what the machine can do, the second what users wait for.
 """
 
 from __future__ import annotations
@@ -57,26 +58,29 @@ PHASES = (
     CalibrationPhase("agent", 8, 256, 12),
     CalibrationPhase("agent", 20, 32, 14),
 )
-"""One stream, a few, many; short and long prompts; small and large budgets: enough to tell the prices apart."""
+"""One stream, a few, and many; short and long prompts; small and large budgets: enough variety for the fit."""
 CALIBRATION_SETTINGS = {"slots": 20, "context": CONTEXT, "queue": 64, "mode": "continuous"}
 
 
 @dataclass
 class ServedSteps:
-    """What was measured through the server."""
+    """What is measured through the server."""
 
     samples: list[StepSample] = field(default_factory=list)
     alone: list[StepSample] = field(default_factory=list)
-    """Those of the phase with one user."""
+    """The samples of the phase with one user."""
     intakes: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """Request id to prompt tokens and seconds of intake."""
+    """By request id: prompt tokens, and seconds of intake."""
     others: float = 0.0
-    """Cores that other programs kept busy meanwhile."""
+    """Cores that other programs kept busy during the measurement."""
     wording: Wording | None = None
 
 
 def calibrate(settings: StartSettings, say: Say) -> Calibration:
-    """Takes one to two minutes. Raises EngineExitedError, RequestFailedError, BusyError and AdminError."""
+    """Measure a calibration, which takes one to two minutes.
+
+    Raises EngineExitedError, RequestFailedError, BusyError and AdminError; StepModelError if too little was measured.
+    """
     facts = _alone(settings, say)
     served = ServedSteps()
     with private_engine(settings, say) as (admin, frame):
@@ -102,12 +106,12 @@ _LIMITS = ("memory", "arithmetic")
 
 
 def fit_few(samples: Sequence[StepSample]) -> StepModel:
-    """As :func:`fit`, of a few steps that are medians already."""
+    """Fit a model to a few steps whose times are medians. They are repeated, because a fit needs many samples."""
     return fit([*samples] * (1 + 50 // max(1, len(samples))))
 
 
 def _alone(settings: StartSettings, say: Say) -> dict[str, Any]:
-    """The JSON of ``python -m slotdeck.engine measure``. Raises EngineExitedError."""
+    """Run ``python -m slotdeck.engine measure`` and return its JSON. Raises EngineExitedError."""
     wanted = ("model", "weights", "kv_dtype", "device", "threads", "budget")
     values = {name: getattr(settings, name) for name in wanted}
     variables = {setting.variable for setting in SETTINGS.values()}
@@ -121,7 +125,7 @@ def _alone(settings: StartSettings, say: Say) -> dict[str, Any]:
 
 
 def _output(command: Sequence[str], environment: dict[str, str], say: Say) -> str:
-    """What a process prints; ``say`` gets its progress. Raises EngineExitedError."""
+    """Run a process and return its output; ``say`` gets its progress. Raises EngineExitedError."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     lines: list[str] = []
     assert process.stderr is not None
@@ -146,7 +150,7 @@ async def _serve(admin: AdminClient, frame: Frame, served: ServedSteps, say: Say
     others = OtherPrograms(frame.engine.pid)
     async with make_client(url, most) as client:
         base = await discover(client, url, None, None)
-        say("measuring how many tokens words become")
+        say("measuring how many tokens the server counts for words")
         served.wording = await measure_wording(client, base)
         cursor = steps_after(admin, 0)[1]
         for number, phase in enumerate(PHASES):
@@ -183,19 +187,19 @@ async def _phase(
 
 
 async def guests(admin: AdminClient, base: Endpoint, names: Sequence[str]) -> list[Endpoint]:
-    """The endpoint as each of these users sees it, with a key of its own."""
+    """The endpoint with a separate guest key for each of these users."""
     minted = await asyncio.to_thread(admin.call, "POST", "/admin/guest-keys", {"labels": list(names)})
     return [replace(base, api_key=minted["keys"][name]) for name in names]
 
 
 def steps_after(admin: AdminClient, cursor: int) -> tuple[list[StepSample], int]:
-    """The engine's measured steps after the first ``cursor``, as far as it keeps them, and the new cursor."""
+    """The engine's measured steps after number ``cursor``, if it still has them, and the new cursor."""
     answer = admin.call("GET", f"/admin/steps?after={cursor}")
     return read_samples(answer["steps"]), int(answer["cursor"])
 
 
 def overhead_of(samples: Sequence[StepSample]) -> float:
-    """Part of a served period of one stream's decoding in which the model computes nothing."""
+    """The part of a served decode step of one stream in which the model computes nothing, 0 to 1."""
     parts = [
         sample.between / (sample.seconds + sample.between)
         for sample in samples
@@ -205,7 +209,10 @@ def overhead_of(samples: Sequence[StepSample]) -> float:
 
 
 def edge_of(samples: Sequence[StepSample], intakes: Sequence[tuple[int, float]]) -> Edge:
-    """From the steps of one user who never pauses, and what intake took for prompts of some lengths."""
+    """Derive the request overhead.
+
+    ``samples`` are the steps of one user who never pauses. ``intakes`` are prompt tokens with their seconds of intake.
+    """
     if not intakes:
         return Edge()
     lengths = np.array([(1.0, tokens) for tokens, _ in intakes])

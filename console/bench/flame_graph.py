@@ -1,7 +1,7 @@
-"""A flame graph of the engine as SVG: what the engine measured of its steps, and the Python stacks that py-spy saw.
+"""Draws a flame graph of the engine as SVG, from the engine's own measurements and from stacks that py-spy sampled.
 
-py-spy (the extra ``profile``) reads the stacks from outside, without slowing the engine. Without it, or where the
-system forbids one process to look into another, the picture has the measured parts alone.
+py-spy (the extra ``profile``) reads the stacks from outside without slowing down the engine. Without it, or if the
+system does not let one process inspect another, the picture only shows the measured parts.
 """
 
 from __future__ import annotations
@@ -21,34 +21,35 @@ from slotdeck.console.bench.step_profile import KERNELS, LOOP, PRODUCTS, WORDS
 from slotdeck.engine.telemetry.step_profile import Profile
 
 RATE = 100
-"""Looks per second."""
-PATIENCE = 20.0
+"""Samples per second."""
+TIMEOUT = 20.0
+"""Seconds that py-spy may take to write its samples."""
 WIDTH, ROW, SIDE = 1200, 18, 10
 LETTER = 6.6
 KERNELS_FRAME = "step (engine/kernels/library.py)"
-"""Where py-spy sees the thread while the native library computes; the class stands before it where Python tells it."""
+"""The frame that py-spy sees while the native library computes; its class may precede it."""
 WAITING_FRAME = "select (selectors.py)"
-"""The server's thread waits for clients: not work, though py-spy may catch it awake."""
+"""The frame in which the server waits for clients. It is not work, although py-spy may sample it."""
 COLOURS = {"kernels": "#e0803a", "python": "#d9b44a", "server": "#5b8fb9"}
 
 
 @dataclass
 class StackSamples:
-    """What py-spy wrote: lines of ``frame;frame;… count``, and why there are none."""
+    """What py-spy wrote: lines of ``frame;frame;… count``. If there are none, ``problem`` says why."""
 
     lines: list[str] = field(default_factory=list)
     problem: str | None = None
 
 
 def py_spy() -> str | None:
-    """The program, from this environment or the path."""
+    """Path of the program, from this environment or from ``PATH``; ``None`` if it is not installed."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if beside.is_file() else shutil.which("py-spy")
 
 
 @contextmanager
 def sample_stacks(pid: int) -> Iterator[StackSamples]:
-    """Look into a process while the block runs; the lines are there when it has ended."""
+    """Sample the stacks of a process while the block runs. The lines are available after it."""
     result, program = StackSamples(), py_spy()
     if program is None:
         result.problem = "py-spy is not installed: pip install 'slotdeck[profile]'"
@@ -76,7 +77,7 @@ def sample_stacks(pid: int) -> Iterator[StackSamples]:
             if spy.poll() is None:
                 spy.send_signal(signal.SIGINT)
             try:
-                _, said = spy.communicate(timeout=PATIENCE)
+                _, said = spy.communicate(timeout=TIMEOUT)
             except subprocess.TimeoutExpired:
                 spy.kill()
                 _, said = spy.communicate()
@@ -84,12 +85,12 @@ def sample_stacks(pid: int) -> Iterator[StackSamples]:
             result.lines = output.read_text("utf-8", "replace").splitlines()
         except OSError:
             words = said.decode("utf-8", "replace").strip().splitlines()
-            result.problem = f"py-spy could not look into the engine ({words[-1] if words else spy.returncode})"
+            result.problem = f"py-spy could not inspect the engine ({words[-1] if words else spy.returncode})"
 
 
 @dataclass
 class Node:
-    """A box: its own weight and that of its children, by name."""
+    """A box: its weight, which includes its children, and the children by name."""
 
     weight: float = 0.0
     kind: str = "python"
@@ -103,15 +104,17 @@ class Node:
 
 
 def draw(recorded: StackSamples, profile: Profile, title: str, say: Callable[[str], None]) -> str:
-    """The picture of one stage; ``say`` is told when it lacks the stacks, and why."""
+    """The picture of one stage. If it has no stacks, ``say`` gets the reason."""
     if recorded.problem is None:
-        return svg(sampled_tree(recorded.lines, profile), f"{title}: threads at work, {RATE} looks a second", "looks")
-    say(f"{recorded.problem}; the flame graph has the measured parts alone")
+        return svg(
+            sampled_tree(recorded.lines, profile), f"{title}: working threads, {RATE} samples a second", "samples"
+        )
+    say(f"{recorded.problem}; the flame graph only shows the measured parts")
     return svg(measured_tree(profile), f"{title}: time of the steps", "s")
 
 
 def measured_tree(profile: Profile) -> Node:
-    """The parts of the steps as boxes of seconds."""
+    """The measured parts of the steps as boxes, in seconds."""
     root, parts = Node(), profile.parts
     step = ("engine loop: steps", "python")
     for name in LOOP:
@@ -127,7 +130,7 @@ def measured_tree(profile: Profile) -> Node:
 
 
 def sampled_tree(lines: list[str], profile: Profile) -> Node:
-    """The stacks as boxes of looks; the time in the native library is divided as it was measured there."""
+    """The sampled stacks as boxes, in samples. Time in the native library is split as the library measured it."""
     root = Node()
     kernels = _kernel_parts(profile)
     whole = sum(seconds for _, seconds in kernels)
@@ -159,7 +162,7 @@ def _kernel_parts(profile: Profile) -> list[tuple[list[tuple[str, str]], float]]
 
 
 def svg(root: Node, title: str, unit: str) -> str:
-    """The picture. ``unit`` is the word behind a weight; each box tells its name, weight and share when pointed at."""
+    """The picture. ``unit`` follows each weight. A tooltip shows the name, weight and share of a box."""
     boxes: list[str] = []
     deepest = 0
 

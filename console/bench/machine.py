@@ -1,4 +1,4 @@
-"""The machine that a measurement was made on, in words."""
+"""Describes the machine that a measurement was made on, and how busy it was."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psutil
 
 
 def describe_machine() -> dict[str, Any]:
-    """CPU name, cores, memory in bytes, system, Python and torch version; ``None`` for what cannot be found out."""
+    """CPU name, cores, memory in bytes, system, and versions of Python and torch; ``None`` if unknown."""
     try:
         torch = metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -31,8 +31,10 @@ def describe_machine() -> dict[str, Any]:
 
 
 class OtherPrograms:
-    """How much of the processor others take while something is measured: all that is busy but for this process and
-    the one with ``pid``. Counted from when it is made."""
+    """Measures how busy other programs keep the processor.
+
+    This is all CPU time since the object was made, without this process and the one with ``pid``.
+    """
 
     def __init__(self, pid: int | None) -> None:
         self._pids = [os.getpid(), *([] if pid is None else [pid])]
@@ -40,7 +42,7 @@ class OtherPrograms:
         self._busy, self._own = self._read()
 
     def cores(self) -> float:
-        """Busy with others, on average since then."""
+        """How many cores other programs kept busy, on average."""
         busy, own = self._read()
         seconds = max(time.monotonic() - self._started, 0.1)
         return max(0.0, (busy - self._busy - (own - self._own)) / seconds)

@@ -1,4 +1,4 @@
-"""A bench's result as a table to read and as JSON to keep."""
+"""The result of a bench as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from slotdeck.engine.telemetry.step_profile import Profile
 
 @dataclass
 class BenchReport:
-    """Everything one bench found. ``server`` says what was measured; ``ratio`` compares the same users on all slots
-    and on one, in tokens/s, and is ``None`` where that was not measured."""
+    """The result of a bench.
+
+    ``server`` describes what was measured. ``ratio`` is tokens/s on all slots divided by tokens/s on one slot, with the
+    same users; ``None`` if that was not measured.
+    """
 
     server: dict[str, Any]
     machine: dict[str, Any]
@@ -26,7 +29,7 @@ class BenchReport:
     ratio: float | None = None
     ratio_users: int | None = None
     profiles: list[tuple[str, Profile]] = field(default_factory=list)
-    """With ``--profile``: heading of each stage on all slots, and where the time of its steps went."""
+    """With ``--profile``: the heading of each stage on all slots, and where the time of its steps went."""
     flame: str | None = None
     """A flame graph of the stage with the most users, as SVG."""
 
@@ -52,7 +55,7 @@ class BenchReport:
         facts = ", ".join(f"{name} {value}" for name, value in self.server.items() if value is not None)
         notes = [f"server   {facts}", f"machine  {machine_line(self.machine)}"]
         if any(stage.counted_by == "chunks" for stage in self.stages):
-            notes.append("tokens   the server sent no usage: pieces of text were counted as tokens")
+            notes.append("tokens   the server sent no usage, so pieces of text were counted as tokens")
         if self.ratio is not None:
             slots = max(stage.slots or 0 for stage in self.stages)
             notes.append(

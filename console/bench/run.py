@@ -1,4 +1,4 @@
-"""The stages of a bench against a URL, or against a private engine that is started for it and stopped after it."""
+"""Runs the stages of a bench, against a URL or against an engine of our own."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from slotdeck.engine.telemetry.step_profile import Profile
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What to measure: one stage per number of users, ``requests`` each. ``say`` is told what goes on."""
+    """What to measure: one stage for each number of users, with ``requests`` each. ``say`` gets the progress."""
 
     user_counts: list[int]
     requests: int
     seed: int
     say: Callable[[str], None]
     profile: bool = False
-    """Also tell where the time of our own engine's steps went, and draw it."""
+    """Also measure and draw where the time of our own engine's steps goes."""
 
 
 async def bench_url(plan: BenchOptions, url: str, api_key: str | None, model: str | None) -> BenchReport:
-    """Measure any OpenAI-compatible server. Raises RequestFailedError when it cannot serve the warm-up."""
+    """Measure any OpenAI-compatible server. Raises RequestFailedError if it cannot serve the warm-up."""
     base = base_url(url)
     async with make_client(base, max(plan.user_counts)) as client:
         endpoint = await discover(client, base, api_key, model)
@@ -45,7 +45,7 @@ async def bench_url(plan: BenchOptions, url: str, api_key: str | None, model: st
 
 
 async def bench_engine(plan: BenchOptions, admin: AdminClient, frame: Frame) -> BenchReport:
-    """Measure our own engine on all its slots, then the most users on one slot. Raises as :func:`bench_url`."""
+    """Measure our own engine on all its slots, then the most users on one slot. Raises RequestFailedError."""
     url, slots, most = frame.engine.url or "", frame.limits.slots, max(plan.user_counts)
     ratio = None
     async with make_client(url, most) as client:
@@ -110,7 +110,7 @@ async def _set_slots(admin: AdminClient, slots: int) -> None:
 
 
 class _Runner:
-    """Numbers the prompts across stages, so that none is sent twice."""
+    """Runs stages. It numbers the prompts across them, so that none is sent twice."""
 
     def __init__(self, plan: BenchOptions, client: httpx.AsyncClient, endpoint: Endpoint) -> None:
         self.stages: list[Stage] = []

@@ -1,6 +1,7 @@
-"""The bench: how fast, and how smooth, for 1, 2, 5, 20 users at once; measured from the client's side.
+"""One stage of the bench: what a number of simultaneous users get, measured by the client.
 
-Every prompt is 150 words and shares no cacheable prefix with another; answers are up to 64 tokens at temperature 0.
+Every prompt has 150 words and shares no cacheable prefix with another one. Answers have up to 64 tokens, at
+temperature 0.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ ANSWER_TOKENS = 64
 
 @dataclass
 class Stage:
-    """What one number of users got. Times in seconds; ``None`` without samples. A refused request is not sent again."""
+    """What a number of users got. Times in seconds, ``None`` without samples. Refused requests are not sent again."""
 
     users: int
     slots: int | None
-    """Slots of the server during the stage, where it is known."""
+    """Slots of the server during the stage, if known."""
     requests: int
     seconds: float
-    """First request sent → last text arrived."""
+    """From sending the first request to the last text."""
     prompt_tokens: int
     generated_tokens: int
     counted_by: str
-    """``usage``: the server's count; ``chunks``: it gave none, so pieces of text were counted."""
+    """``usage`` if the server counted the tokens, ``chunks`` if pieces of text were counted instead."""
     tokens_per_second: float | None
     ttft_p50: float | None
     ttft_p95: float | None
@@ -43,16 +44,18 @@ class Stage:
     ttft_count: int
     itl_count: int
     rejected: int
-    """Answers 503."""
+    """Refusals with 503."""
     errors: dict[str, int] = field(default_factory=dict)
 
 
 async def warm_up(client: httpx.AsyncClient, endpoint: Endpoint, seed: int) -> None:
-    """One whole request that is not counted. Raises RequestFailedError when the server cannot serve it."""
+    """Send one request that is not counted. Raises RequestFailedError if the server cannot serve it."""
     try:
         await _ask(client, endpoint, bench_prompt(0, seed, PROMPT_WORDS))
     except BusyError as error:
-        raise RequestFailedError("http 503", "the server is full; the bench needs it for itself") from error
+        raise RequestFailedError(
+            "http 503", "the server is full; the bench needs a server without other users"
+        ) from error
 
 
 async def measure(
@@ -65,9 +68,9 @@ async def measure(
     first_prompt: int,
     slots: int | None = None,
 ) -> Stage:
-    """Let ``users`` send ``requests`` prompts each, one after another, all users at once.
+    """Let all users at once send ``requests`` prompts each, one after another.
 
-    Prompts are numbered from ``first_prompt`` on, so that stages share none.
+    Prompts are numbered from ``first_prompt`` on, so that no two stages send the same.
     """
     await open_connections(client, endpoint, users)
     answers: list[Completion] = []

@@ -1,4 +1,4 @@
-"""Where a step's time goes, from two readings of the engine's own counters: a table, and the tree of a flame graph."""
+"""A table of where a step's time goes, from the engine's own counters."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ WORDS = {
 }
 LOOP = ("plan", "lay_out", "commit", "hand_over")
 KERNELS = ("attention", "head", "norms", "embedding", "draw", *PRODUCTS)
-"""What the native kernels measure within ``forward``."""
+"""Parts that the native kernels measure within ``forward``."""
 
 
 @dataclass(frozen=True)
 class ProfileLine:
-    """One line of the table: seconds in total; ``inner`` belongs to the line above it that is not."""
+    """One line of the table, with its total seconds. An ``inner`` line is part of the last line that is not inner."""
 
     name: str
     seconds: float
@@ -37,8 +37,10 @@ class ProfileLine:
 
 
 def shares(profile: Profile) -> list[ProfileLine]:
-    """The parts of all steps. Those that are not ``inner`` add up to ``profile.wall``; the last is the rest, which
-    nobody measured: between the parts, waiting for a lock or for Python's turn."""
+    """The parts of all steps. Lines that are not ``inner`` add up to ``profile.wall``.
+
+    The last line is the unmeasured rest: between the parts, and waiting for a lock or for the GIL.
+    """
     parts = profile.parts
     kernels = [name for name in KERNELS if name in parts]
     lines = []
@@ -62,7 +64,7 @@ def shares(profile: Profile) -> list[ProfileLine]:
 
 
 def profile_table(columns: list[tuple[str, Profile]]) -> str:
-    """Milliseconds of a step and their share, one column for each stage (its heading and what it took)."""
+    """Milliseconds per step and their share, with one column for each stage (its heading and its profile)."""
     columns = [(heading, profile) for heading, profile in columns if profile.steps]
     if not columns:
         return "no step was computed"
@@ -71,7 +73,7 @@ def profile_table(columns: list[tuple[str, Profile]]) -> str:
     for heading, _ in columns:
         table.add_column(heading, justify="right")
     lines = [shares(profile) for _, profile in columns]
-    # Stages differ in nothing but numbers: they ran on one engine.
+    # All stages have the same lines, because they ran on one engine.
     for row, first in enumerate(lines[0]):
         cells = []
         for (_, profile), stage in zip(columns, lines, strict=True):

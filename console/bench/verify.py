@@ -1,4 +1,4 @@
-"""The truth of a prediction: the same scripted traffic on a real engine of its own, measured by that engine."""
+"""Verifies a prediction: serves the same scripted traffic on a private engine and returns what it measured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slotdeck.engine.telemetry.step_log import StepSample
 
 @dataclass(frozen=True)
 class MeasuredService:
-    """What the engine measured over the whole run. Times in seconds; ``None`` without samples."""
+    """What the engine measured over the whole run. Times are in seconds, ``None`` without samples."""
 
     ttft_p50: float | None
     ttft_p95: float | None
@@ -32,17 +32,20 @@ class MeasuredService:
     cached_tokens: int
     seconds: float
     others: float = 0.0
-    """Cores that other programs kept busy meanwhile."""
+    """Cores that other programs kept busy during the run."""
     samples: tuple[StepSample, ...] = ()
-    """The last steps of the run, as the engine measured them."""
+    """The last steps of the run with their measured times."""
 
 
 MAX_SECONDS = 540.0
-"""Longer runs would leave the ten minutes over which the engine keeps its percentiles."""
+"""A longer run would exceed the ten minutes of the engine's percentiles."""
 
 
 def verify(settings: StartSettings, traffic: Traffic, wording: Wording, say: Callable[[str], None]) -> MeasuredService:
-    """Serve ``traffic`` once with ``settings``. Raises what the client and the engine's start raise."""
+    """Serve ``traffic`` once with ``settings``.
+
+    Raises EngineExitedError, RequestFailedError, BusyError and AdminError.
+    """
     with private_engine(settings, say) as (admin, frame):
 
         async def run() -> MeasuredService:

@@ -177,5 +177,5 @@ def _user_counts(text: str) -> list[int]:
     except ValueError:
         counts = []
     if not counts or min(counts) < 1 or max(counts) > 1000:
-        fail(f"--users is a list of numbers from 1 to 1000 such as 1,2,5,20, not {text!r}", USAGE)
+        fail(f"--users must be a list of numbers from 1 to 1000 such as 1,2,5,20, not {text!r}", USAGE)
     return counts

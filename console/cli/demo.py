@@ -1,4 +1,4 @@
-"""`slotdeck demo`: 2, 5 and 20 users under three ways of batching, or a scene, on the engine that runs."""
+"""`slotdeck demo`: 2, 5 and 20 users in three modes of batching, or a scene, on the running engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 
 from slotdeck.console.cli.exits import FAILED, USAGE, fail, say
 from slotdeck.console.cli.options import SocketOption
-from slotdeck.console.demo.rows import MODES, SECONDS, SEED, USERS, in_words
+from slotdeck.console.demo.rows import MODES, SECONDS, SEED, USERS, describe
 from slotdeck.console.demo.scenes import SCENES
 from slotdeck.console.demo.wanted import DEFAULT_WHO, Wanted, parse
 
@@ -32,19 +32,21 @@ KindsOption = Annotated[
         metavar="LIST",
     ),
 ]
-ModesOption = Annotated[str, typer.Option("--modes", help="ways of batching to compare", metavar="LIST")]
+ModesOption = Annotated[str, typer.Option("--modes", help="modes of batching to compare", metavar="LIST")]
 SecondsOption = Annotated[
     float,
-    typer.Option("--seconds", min=1, max=3600, help="of each row; fewer mean fewer turns, never shorter reading"),
+    typer.Option(
+        "--seconds", min=1, max=3600, help="length of each row; fewer seconds mean fewer turns, not shorter reading"
+    ),
 ]
 SceneOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--scene", help=f"a scene of a minute instead: {', '.join(SCENES)}, or all; can be given again", metavar="NAME",
+        "--scene", help=f"show a scene of a minute: {', '.join(SCENES)}, or all; may be repeated", metavar="NAME",
         show_default=False,
     ),
 ]  # fmt: skip
-SeedOption = Annotated[int, typer.Option("--seed", help="the same people, saying the same at the same times")]
+SeedOption = Annotated[int, typer.Option("--seed", help="the same seed gives the same people, texts and times")]
 
 
 def demo(
@@ -61,13 +63,15 @@ def demo(
         typer.Option("--output", help="folder for report.txt, .json, .svg and recording.ndjson.gz", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of the table")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask, even while others are being served")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="do not ask for confirmation while others are being served")
+    ] = False,
     socket: SocketOption = None,
 ) -> None:
     """Show what 2, 5 and 20 users get when one model serves one at a time, in whole batches, or continuously.
 
-    Runs on your engine, or on a private one if none runs. It changes the mode (scenes change more) through the admin
-    API and gives your settings back at the end, also after ctrl+c or a crash.
+    The demo runs on your engine, or on a private one if none runs. It changes the mode (scenes change more settings)
+    and restores your settings at the end, also after ctrl+c or a crash.
     """
     from slotdeck.console.cli.flags import check_settings, merge_flags
     from slotdeck.console.cli.start_or_attach import running_engine
@@ -108,7 +112,7 @@ def demo(
 
 
 def _announce(wanted: Wanted) -> None:
-    say(f"{in_words(wanted.expected())}; ctrl+c ends it, and your settings come back")
+    say(f"{describe(wanted.expected())}; ctrl+c ends it and restores your settings")
 
 
 def _ask(frame: object, yes: bool) -> None:
@@ -120,7 +124,7 @@ def _ask(frame: object, yes: bool) -> None:
     if count == 0 or yes:
         return
     if not sys.stdin.isatty():
-        fail(f"{warning(count)}; --yes runs it all the same", USAGE)
+        fail(f"{warning(count)}; --yes runs it anyway", USAGE)
     if not typer.confirm(f"slotdeck: {warning(count)}. Go on?", err=True):
         raise typer.Exit(USAGE)
 
@@ -128,13 +132,13 @@ def _ask(frame: object, yes: bool) -> None:
 def _run(socket: Path, wanted: Wanted, seed: int, output: Path | None) -> DemoState:
     from slotdeck.console.demo.perform import perform
 
-    with _shown() as tell:
-        return asyncio.run(perform(socket, wanted, seed=seed, tell=tell, folder=output))
+    with _shown() as on_event:
+        return asyncio.run(perform(socket, wanted, seed=seed, on_event=on_event, folder=output))
 
 
 @contextmanager
 def _shown() -> Iterator[Callable[[Event], None]]:
-    """On a terminal a picture that is renewed; anywhere else a line for each row."""
+    """On a terminal, a picture that is updated; anywhere else, one line for each row."""
     from slotdeck.console.demo.state import DemoState
 
     state = DemoState()

@@ -1,4 +1,4 @@
-"""`slotdeck probe URL`: does this server queue, batch or share bandwidth, and does it cut prompts."""
+"""`slotdeck probe URL`: whether a server queues, batches or shares bandwidth, and whether it cuts prompts."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def probe(
         str | None, typer.Option("--model", help="id of the model; default: the first one", show_default=False)
     ] = None,
     at_once: Annotated[
-        int, typer.Option("--at-once", min=2, max=64, help="requests sent at the same instant to count the slots")
+        int, typer.Option("--at-once", min=2, max=64, help="simultaneous requests that count the slots")
     ] = 8,
     longest: Annotated[
         int, typer.Option("--longest", min=0, max=131_072, help="tokens of the longest prompt; 0: no long prompts")
     ] = 8192,
-    seconds: Annotated[float, typer.Option("--seconds", min=5, max=3600, help="most time for everything")] = 120.0,
+    seconds: Annotated[float, typer.Option("--seconds", min=5, max=3600, help="time limit for everything")] = 120.0,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Find out what a server does with two requests at the same instant, how many run at once, and whether it cuts
-    long prompts without saying so.
+    """Find out what a server does with two simultaneous requests, how many it runs at once, and whether it silently
+    cuts long prompts.
 
-    It should have nothing else to do meanwhile. Exit codes: 0 both ran together and nothing was cut, 5 requests queue
-    or prompts are cut, 1 it could not be measured, 2 usage.
+    The server should have no other work meanwhile. Exit codes: 0 both requests ran together and nothing was cut; 5
+    requests queue or prompts are cut; 1 it could not be measured; 2 usage.
     """
     from slotdeck.console.cli.flags import merge_flags
     from slotdeck.console.load.client import BusyError, RequestFailedError
@@ -45,7 +45,7 @@ def probe(
 
     merge_flags(context, {}, ())
     limits = Limits(at_once, longest, seconds)
-    say(limits.in_words())
+    say(limits.describe())
     try:
         report = asyncio.run(run(url, api_key, model, limits, say))
     except (RequestFailedError, BusyError) as error:

@@ -32,13 +32,13 @@ async def demo(socket: Path, folder: Path, wanted: Wanted) -> None:
 
     watching = asyncio.create_task(until_closed())
 
-    def tell(event: Event) -> None:
+    def on_event(event: Event) -> None:
         try:
             print(json.dumps(event), flush=True)
         except BrokenPipeError:
             stop.set()
 
-    await perform(socket, wanted, seed=SEED, tell=tell, folder=folder, stop=stop)
+    await perform(socket, wanted, seed=SEED, on_event=on_event, folder=folder, stop=stop)
     watching.cancel()
 
 

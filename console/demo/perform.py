@@ -1,4 +1,4 @@
-"""One demonstration from start to end, for the command line and for the Demo screen: run, export, say how it ended."""
+"""Performs one demonstration, for the command line and for the Demo page: runs it, exports it, reports its end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slotdeck.engine.telemetry.frame import Frame
 
 
 def others(frame: Frame) -> int:
-    """Requests of real people that run or wait now: the demo changes the mode under them."""
+    """How many requests of real people run or wait now. The demo would change the mode for them."""
     running = sum(slot.request_id is not None and not _simulated(slot.user) for slot in frame.slots)
     return running + sum(not _simulated(entry.user) for entry in frame.waiting)
 
@@ -28,27 +28,28 @@ def _simulated(user: str | None) -> bool:
 
 
 def warning(count: int) -> str:
-    """What it means for them."""
-    who = "1 request of others runs or waits" if count == 1 else f"{count} requests of others run or wait"
-    return f"{who} here: the demo changes the mode under them and takes their slots"
+    """A sentence about what the demo means for them."""
+    who = "1 request of another user runs or waits" if count == 1 else f"{count} requests of other users run or wait"
+    return f"{who}: the demo changes the mode for them and takes their slots"
 
 
 async def perform(
-    socket: Path, wanted: Wanted, *, seed: int, tell: Callable[[Event], None], folder: Path | None,
+    socket: Path, wanted: Wanted, *, seed: int, on_event: Callable[[Event], None], folder: Path | None,
     stop: asyncio.Event | None = None,
 ) -> DemoState:  # fmt: skip
-    """Run it; SIGINT, SIGTERM, SIGHUP or ``stop`` end it early. Everything that goes wrong is told as its end.
+    """Run a demonstration. SIGINT, SIGTERM, SIGHUP or ``stop`` end it early.
 
-    With a ``folder`` the reports and the recording lie there afterwards, also those of an early end.
+    ``on_event`` gets every event; the last one, ``end``, reports any failure. The reports and the recording are written
+    to ``folder``, also after an early end.
     """
     state = DemoState()
 
     def both(event: Event) -> None:
         state.apply(event)
-        tell(event)
+        on_event(event)
 
     recording = None if folder is None else folder / export.RECORDING
-    demo = Demo(socket, wanted.rows, seed=seed, tell=both, recording=recording)
+    demo = Demo(socket, wanted.rows, seed=seed, on_event=both, recording=recording)
     task = asyncio.create_task(demo.run())
     loop = asyncio.get_running_loop()
     caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

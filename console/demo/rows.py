@@ -1,4 +1,4 @@
-"""What a demonstration consists of: rows, each a number of users under one mode for some seconds."""
+"""The rows of a demonstration: each is a number of users in one mode for some seconds."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ USERS = (2, 5, 20)
 MAX_USERS = 100
 SECONDS = 20.0
 SEED = 1
-"""Whose people come, unless others are asked for."""
+"""Default seed of the simulated people."""
 SWITCH_SECONDS = 2.0
-"""About what passes between two rows."""
+"""Approximate time between two rows."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One scripted request of a scene: ``user`` asks ``at`` seconds after its start, with lengths in tokens."""
+    """One scripted request of a scene. ``user`` sends it ``at`` seconds after the start. Lengths are in tokens."""
 
     at: float
     user: int
     prompt: int
     answer: int
     role: str = ""
-    """What the sentence calls it: ``long``, ``short``, ``newcomer`` …"""
+    """Its name in the sentence: ``long``, ``short``, ``newcomer`` …"""
 
 
 @dataclass(frozen=True)
@@ -42,20 +42,20 @@ class Row:
     group: str
     """Rows of one group are shown side by side."""
     name: str
-    """What differs within the group: the mode, or the settings of an act."""
+    """What is different within the group: the mode, or the settings of an act."""
     users: int
     mode: Mode
     seconds: float
     who: Who | None = None
-    """``None``: the requests of ``calls``."""
+    """``None`` if the requests are those of ``calls``."""
     changes: dict[str, Any] = field(default_factory=dict)
-    """Settings beside the mode."""
+    """Settings to change in addition to the mode."""
     calls: tuple[Call, ...] = ()
     scene: str | None = None
 
 
 def usual_rows(users: Iterable[int], who: Iterable[Who], modes: Iterable[Mode], seconds: float) -> list[Row]:
-    """Every number of users of every kind under every mode."""
+    """Every number of users of every kind in every mode."""
     modes = tuple(modes)
     return [
         Row(f"{count} {kind}{'s' if count > 1 else ''}", mode, count, mode, seconds, who=kind)
@@ -66,12 +66,12 @@ def usual_rows(users: Iterable[int], who: Iterable[Who], modes: Iterable[Mode], 
 
 
 def total_seconds(rows: Iterable[Row]) -> float:
-    """About how long it takes."""
+    """How long it takes, approximately."""
     return sum(row.seconds + SWITCH_SECONDS for row in rows)
 
 
-def in_words(rows: list[Row]) -> str:
-    """What will happen, said beforehand."""
+def describe(rows: list[Row]) -> str:
+    """What will be shown, and how long it takes."""
     total = total_seconds(rows)
     length = f"about {total / 60:.0f} min" if total >= 90 else f"about {total:.0f} s"
     groups = list(dict.fromkeys(row.group for row in rows))

@@ -1,4 +1,4 @@
-"""Runs a demonstration on a real engine: sets the mode, brings the users, counts, and gives the settings back."""
+"""Runs a demonstration on a real engine: sets the mode, simulates the users, counts, and restores the settings."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ from slotdeck.console.sources.engine import EngineSource
 from slotdeck.engine.telemetry.frame import Frame
 
 MakeRows = Callable[[dict[str, Any], int | None], list[Row]]
-"""From the engine's live settings and the model's longest context to what is to be run."""
+"""Makes the rows from the engine's live settings and the model's longest context."""
 
 SAMPLE_SECONDS = 1.0
 LOST_SECONDS = 15.0
-"""Without a frame for so long the engine counts as lost."""
+"""If no frame comes for this long, the engine counts as lost."""
 DRAIN_SECONDS = 120.0
-"""Most that requests of others under the mode before are waited for."""
+"""How long to wait for other users' requests that still run in the previous mode."""
 WARM_UP_WORDS = 200
 WARM_UP_TOKENS = 16
 TEMPLATE_TOKENS = 30
 STEP_SECONDS = 5.0
-"""Most that one step may take by the speed of the warm-up: the engine ends itself when a step does not return."""
+"""Limit for one step at the speed of the warm-up. An engine ends itself if a step does not return."""
 ANSWER_SECONDS = 15.0
-"""Most that a scripted answer is to take alone, so that an act has an end on a slow machine too."""
+"""Limit for a scripted answer that runs alone, so that an act also ends on a slow machine."""
 MIN_ANSWER_TOKENS = 60
 
 
 @dataclass
 class _Running:
-    """A row under way."""
+    """The row that runs now."""
 
     index: int
     row: Row
@@ -66,23 +66,23 @@ class _Running:
 
 
 class DemoError(RuntimeError):
-    """The demonstration cannot go on; the message says why."""
+    """The demonstration cannot continue. The message says why."""
 
 
 class Demo:
     """One demonstration on the engine behind ``socket``.
 
-    ``tell`` gets every event (:mod:`slotdeck.console.demo.state`). ``recording`` is a file for the engine's frames, as
-    `slotdeck replay` reads them.
+    ``on_event`` gets every event (:mod:`slotdeck.console.demo.state`). ``recording`` is a file for the engine's frames,
+    which `slotdeck replay` can play.
     """
 
     def __init__(
-        self, socket: Path, make_rows: MakeRows, *, seed: int, tell: Callable[[Event], None], recording: Path | None
+        self, socket: Path, make_rows: MakeRows, *, seed: int, on_event: Callable[[Event], None], recording: Path | None
     ) -> None:
         self._socket = socket
         self._make_rows = make_rows
         self._seed = seed
-        self._tell = tell
+        self._on_event = on_event
         self._recording = recording
         self._admin = AdminClient(socket, timeout=30)
         self._names: list[str] = []
@@ -98,7 +98,7 @@ class Demo:
         """Tokens per second of the warm-up."""
 
     async def run(self) -> None:
-        """Everything, and at the end, however it comes, the user's settings are in force again.
+        """Run all rows. At the end, whatever happened, the user's settings are restored.
 
         Raises NoEngineError, AdminError, RequestFailedError, DemoError; OSError if the recording cannot be written.
         """
@@ -109,7 +109,7 @@ class Demo:
             include={"name", "version", "model", "weights", "kv_dtype", "device", "threads"}
         )
         plan = [dataclasses.asdict(row) | {"calls": [], "changes": {}} for row in rows]
-        self._tell({"event": "plan", "rows": plan, "engine": engine})
+        self._on_event({"event": "plan", "rows": plan, "engine": engine})
         target = Target(url=None, api_key=None, model=None, socket=self._socket)
         self._names = target.names(max(row.users for row in rows))
         self._endpoints = await target.endpoints(self._names)
@@ -122,13 +122,13 @@ class Demo:
                 for index, row in enumerate(rows):
                     await self._row(index, row, borrowed)
             finally:
-                self._say("giving the settings back")
+                self._say("restoring the settings")
                 await asyncio.shield(asyncio.to_thread(borrowed.give_back))
                 follower.cancel()
                 await asyncio.gather(follower, return_exceptions=True)
 
     def _say(self, text: str) -> None:
-        self._tell({"event": "status", "text": text})
+        self._on_event({"event": "status", "text": text})
 
     # ------------------------------------------------------------------ the engine's frames
 
@@ -137,26 +137,29 @@ class Demo:
             if isinstance(update, Frame):
                 self._latest, self._lost = update, None
                 if self._watch is not None:
-                    self._watch.see(update)
+                    self._watch.add(update)
                 if out is not None:
                     out.write(update.model_dump_json(exclude_defaults=True) + "\n")
             elif isinstance(update, Disconnected):
                 self._lost = update.reason
             self._came.set()
 
-    async def _until(self, condition: Callable[[Frame], bool], patience: float, otherwise: str) -> None:
-        """Wait for a frame. Raises DemoError when none fulfils ``condition`` in time, or the engine is lost."""
-        deadline = time.monotonic() + patience
+    async def _until(self, condition: Callable[[Frame], bool], limit: float, problem: str) -> None:
+        """Wait for a frame that fulfils ``condition``.
+
+        Raises DemoError with ``problem`` if none comes within ``limit`` seconds, or if the engine is lost.
+        """
+        deadline = time.monotonic() + limit
         while self._latest is None or not condition(self._latest):
             if self._follower is not None and self._follower.done():
-                self._follower.result()  # a full disk, or a fault that must be seen
+                self._follower.result()  # Raises what ended it, such as a full disk.
             self._came.clear()
             try:
                 await asyncio.wait_for(self._came.wait(), min(LOST_SECONDS, max(0.1, deadline - time.monotonic())))
             except TimeoutError:
                 self._lost = self._lost or "no frame came"
             if time.monotonic() > deadline:
-                raise DemoError(self._lost or otherwise)
+                raise DemoError(self._lost or problem)
 
     def _ours_in_flight(self, frame: Frame) -> bool:
         names = set(self._names)
@@ -166,27 +169,29 @@ class Demo:
     # ------------------------------------------------------------------ one row
 
     async def _row(self, index: int, row: Row, borrowed: SettingsLease) -> None:
-        self._tell({"event": "row", "row": index})
+        self._on_event({"event": "row", "row": index})
         self._say(f"{row.group}: {row.name}")
-        await self._until(lambda frame: not self._ours_in_flight(frame), DRAIN_SECONDS, "its own requests do not end")
-        await asyncio.to_thread(borrowed.change, {"mode": row.mode} | self._bearable(row.changes))
+        await self._until(
+            lambda frame: not self._ours_in_flight(frame), DRAIN_SECONDS, "the demo's own requests do not end"
+        )
+        await asyncio.to_thread(borrowed.change, {"mode": row.mode} | self._limited(row.changes))
         newest = await asyncio.to_thread(self._admin.frame)
         if not _in_force(newest, row.mode):
-            self._say(f"{row.group}: {row.name}, once the requests of others under the mode before have ended")
+            self._say(f"{row.group}: {row.name}, waiting for other users' requests in the previous mode")
         await self._until(
             lambda frame: _in_force(frame, row.mode),
             DRAIN_SECONDS,
-            f"others keep the mode before {row.mode} busy; try again when they have finished",
+            f"other users' requests keep the previous mode in force; try {row.mode} again when they have finished",
         )
         watch = Watch(set(self._names[: row.users]))
         now = _Running(index, row, Tally(row.users), watch, [CallResult(call.role, call.at) for call in row.calls])
-        watch.see(await asyncio.to_thread(self._admin.frame))
+        watch.add(await asyncio.to_thread(self._admin.frame))
         async with make_client(self._endpoints[0].url, row.users) as client:
             tasks = self._people(client, now) if row.who else self._script(client, now)
             self._watch = watch
             try:
                 await self._measure(now, tasks)
-                watch.see(await asyncio.to_thread(self._admin.frame))
+                watch.add(await asyncio.to_thread(self._admin.frame))
             finally:
                 self._watch = None
                 for task in tasks:
@@ -194,10 +199,10 @@ class Demo:
                 await asyncio.gather(*tasks, return_exceptions=True)
         result = now.result()
         result.sentence = sentence(row, result)
-        self._tell({"event": "result", "row": index, "result": dataclasses.asdict(result)})
+        self._on_event({"event": "result", "row": index, "result": dataclasses.asdict(result)})
 
     def _people(self, client: AsyncClient, now: _Running) -> list[asyncio.Task[None]]:
-        """The same people in every mode; their words differ, so that no prefix of another row is found again."""
+        """The same people in every mode. Their words differ, so that no row uses a prefix of another one."""
         row, opening = now.row, f"{WORDS[now.index % len(WORDS)]}: "
         assert row.who is not None
         tasks = []
@@ -216,7 +221,7 @@ class Demo:
         ]
 
     async def _measure(self, now: _Running, tasks: list[asyncio.Task[None]]) -> None:
-        """A sample each second until time is up or a script has come to its end."""
+        """Take a sample each second until the time is up or all scripted requests have ended."""
         row, tally, watch = now.row, now.tally, now.watch
         started = time.monotonic()
         seen = (0, 0)
@@ -226,7 +231,7 @@ class Demo:
             await asyncio.wait(tasks, timeout=max(0.0, left))
             for task in tasks:
                 if task.done():
-                    task.result()  # whatever ended a user is a fault and must be seen
+                    task.result()  # Users never end by themselves, so this raises a fault.
             if self._lost is not None and self._latest is not None and time.time() - self._latest.time > LOST_SECONDS:
                 raise DemoError(self._lost)
             passed = time.monotonic() - started
@@ -239,28 +244,28 @@ class Demo:
             }
             seen, before = (len(tally.ttfts), len(tally.gaps)), watch.newest
             result = dataclasses.asdict(now.result())
-            self._tell({"event": "sample", "row": now.index, "sample": sample, "result": result})
+            self._on_event({"event": "sample", "row": now.index, "sample": sample, "result": result})
             if passed >= row.seconds or all(task.done() for task in tasks):
                 return
 
     # ------------------------------------------------------------------ requests
 
     async def _warm_up(self) -> None:
-        """One request that is not counted; it tells how many tokens a word has, and how fast this machine is now."""
+        """Send one request that is not counted, to measure tokens per word and the speed of this machine."""
         prompt = bench_prompt(0, time.time_ns(), WARM_UP_WORDS)
         async with make_client(self._endpoints[0].url, 1) as client:
             messages = [{"role": "user", "content": prompt}]
             try:
                 answer = await chat(client, self._endpoints[0], messages, max_tokens=WARM_UP_TOKENS, temperature=0)
             except BusyError as error:
-                raise DemoError("the engine is full of other requests; try again when it is quiet") from error
+                raise DemoError("the engine is busy with other requests; try again later") from error
         if answer.prompt_tokens:
             self._tokens_per_word = max(1.0, (answer.prompt_tokens - TEMPLATE_TOKENS) / WARM_UP_WORDS)
             self._prefill_speed = answer.prompt_tokens / answer.ttft if answer.ttft else None
         self._decode_speed = len(answer.gaps) / sum(answer.gaps) if answer.gaps else None
 
-    def _bearable(self, changes: dict[str, Any]) -> dict[str, Any]:
-        """A scene's settings with a budget that this machine computes in a few seconds."""
+    def _limited(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """A scene's settings, with the budget limited to what this machine computes in a few seconds."""
         if "budget" not in changes or self._prefill_speed is None:
             return changes
         most = max(64, int(self._prefill_speed * STEP_SECONDS))
@@ -272,7 +277,7 @@ class Demo:
         return min(call.answer, max(MIN_ANSWER_TOKENS, int(self._decode_speed * ANSWER_SECONDS)))
 
     def _prompt(self, call: Call, index: int) -> str:
-        """About as many tokens as the call asks for; no two begin alike."""
+        """A prompt of about as many tokens as the call asks for. No two prompts begin alike."""
         rng = random.Random(f"{self._seed}/{index}/{call.user}/{call.at}")
         words = max(4, round((call.prompt - TEMPLATE_TOKENS) / self._tokens_per_word))
         return " ".join(rng.choices(WORDS, k=words))
@@ -318,7 +323,7 @@ class Demo:
 
 
 def _in_force(frame: Frame, mode: str) -> bool:
-    """The next request runs under this mode. An engine on which nothing runs turns to it when one comes."""
+    """True if the next request runs in this mode. An idle engine only switches when a request comes."""
     limits = frame.limits
     return (limits.mode == mode and limits.next_mode is None) or (limits.next_mode == mode and not frame.running)
 
@@ -333,18 +338,18 @@ def _speed(before: Frame | None, now: Frame | None) -> float | None:
 
 @contextmanager
 def _alone(socket: Path) -> Iterator[None]:
-    """One demonstration at a time on one engine. The system unlocks the file when its process ends."""
+    """Allow one demonstration at a time on an engine. The system unlocks the file when the process ends."""
     with socket.with_name(socket.name + ".demo").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise DemoError("another demo runs on this engine; wait for its end") from None
+            raise DemoError("another demo is running on this engine; wait until it ends") from None
         yield
 
 
 @contextmanager
 def _output(path: Path | None) -> Iterator[IO[str] | None]:
-    """A compressed file for frames, or none."""
+    """A compressed file for frames; ``None`` without a path."""
     if path is None:
         yield None
         return

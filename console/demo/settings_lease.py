@@ -1,8 +1,8 @@
-"""Settings borrowed from the user and given back, whatever becomes of the demonstration.
+"""Changes the user's settings for a demonstration and restores them, whatever happens.
 
-A guard process of its own (``python -m slotdeck.console.demo.settings_lease SOCKET``) gets the user's values before the
-first change. It waits on a pipe. If the pipe closes before the borrower said that all is well, the borrower has died,
-and the guard gives the values back.
+A separate guard process (``python -m slotdeck.console.demo.settings_lease SOCKET``) gets the user's values before the
+first change and waits on a pipe. If the pipe closes without the line ``done``, the demonstration has died, and the
+guard restores the values.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 from slotdeck.console.client.admin import AdminClient, AdminError
 
 SOURCE = "demo"
-PATIENCE = 30.0
-"""Seconds for which a refusal is tried again: a pool shrinks only when what runs leaves room."""
+RETRY_SECONDS = 30.0
+"""How long a refused change is tried again. A pool can only shrink when running requests leave room."""
 
 
 class SettingsLease:
-    """The live settings of the engine behind ``admin``, as they are now."""
+    """The user's live settings, as they were when this object was made."""
 
     def __init__(self, admin: AdminClient) -> None:
         self._admin = admin
@@ -34,9 +34,9 @@ class SettingsLease:
         self._guard: subprocess.Popen[bytes] | None = None
 
     def change(self, wanted: dict[str, Any]) -> None:
-        """Put these in force; what an earlier change touched and this one does not goes back to the user's value.
+        """Change these settings, and restore those that only an earlier call changed.
 
-        Raises AdminError, or NoEngineError, with the engine's reason.
+        Raises AdminError with the engine's reason, or NoEngineError.
         """
         if self._guard is None:
             self._guard = _start_guard(self._admin.path, self.original)
@@ -45,9 +45,12 @@ class SettingsLease:
         change(self._admin, target)
 
     def give_back(self) -> None:
-        """Put the user's values in force and send the guard away. Raises as :meth:`change`; the guard then tries on."""
+        """Restore the user's values and end the guard.
+
+        Raises AdminError or NoEngineError; the guard then goes on trying.
+        """
         if self._changed:
-            change_patiently(self._admin, {name: self.original[name] for name in self._changed})
+            change_with_retries(self._admin, {name: self.original[name] for name in self._changed})
             self._changed = set()
         guard, self._guard = self._guard, None
         if guard is not None and guard.stdin is not None:
@@ -57,14 +60,14 @@ class SettingsLease:
 
 
 def change(admin: AdminClient, target: dict[str, Any]) -> None:
-    """One call for all of them. Raises AdminError or NoEngineError."""
+    """Change all of them in one call. Raises AdminError or NoEngineError."""
     if target:
         admin.call("PATCH", "/admin/settings", {"changes": target, "source": SOURCE})
 
 
-def change_patiently(admin: AdminClient, target: dict[str, Any], patience: float = PATIENCE) -> None:
-    """As :func:`change`, tried again while the engine refuses."""
-    deadline = time.monotonic() + patience
+def change_with_retries(admin: AdminClient, target: dict[str, Any], timeout: float = RETRY_SECONDS) -> None:
+    """As :func:`change`, but tried again while the engine refuses, for ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
     while True:
         try:
             return change(admin, target)
@@ -75,7 +78,7 @@ def change_patiently(admin: AdminClient, target: dict[str, Any], patience: float
 
 
 def _start_guard(socket: Path, original: dict[str, Any]) -> subprocess.Popen[bytes]:
-    """In a session of its own: ctrl+c in the terminal is not meant for it."""
+    """Start the guard in its own session, because ctrl+c in the terminal must not end it."""
     command = [sys.executable, "-P", "-m", "slotdeck.console.demo.settings_lease", str(socket)]
     guard = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
@@ -87,10 +90,10 @@ def _start_guard(socket: Path, original: dict[str, Any]) -> subprocess.Popen[byt
 
 
 def watch(socket: Path) -> None:
-    """The guard's whole life."""
+    """Run the guard: restore the settings unless the line ``done`` arrives."""
     original = json.loads(sys.stdin.readline() or "{}")
     if sys.stdin.readline() != "done\n":
-        change_patiently(AdminClient(socket), original)
+        change_with_retries(AdminClient(socket), original)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A demonstration as it stands: events from the runner, in this process or another one, folded into one picture."""
+"""The state of a demonstration, built from the events of its runner in this or another process."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Event = dict[str, Any]
 """``event`` names it: plan, status, row, sample, result, end. Plain JSON."""
 
 ENDINGS = {
-    "done": "done; the settings are as they were",
-    "stopped": "stopped before the end; the settings are as they were",
+    "done": "done; your settings are restored",
+    "stopped": "stopped before the end; your settings are restored",
 }
-"""What an end without a failure is called."""
+"""The text for an end without a failure."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One second of a row. ``None``: nothing of that kind in this second."""
+    """One second of a row. ``None`` if nothing of that kind happened in this second."""
 
     at: float
     tokens: float | None
@@ -34,13 +34,13 @@ class Sample:
 
 @dataclass
 class DemoState:
-    """``results[i]`` belongs to ``rows[i]``; that of the row that runs is renewed every second."""
+    """``results[i]`` belongs to ``rows[i]``. The result of the running row is updated every second."""
 
     rows: list[Row] = field(default_factory=list)
     results: list[Result | None] = field(default_factory=list)
     samples: list[list[Sample]] = field(default_factory=list)
     at: int | None = None
-    """The row that runs."""
+    """The index of the running row."""
     status: str = ""
     ended: Literal["", "done", "stopped", "failed"] = ""
     end_text: str = ""
@@ -48,7 +48,7 @@ class DemoState:
     files: list[str] = field(default_factory=list)
 
     def apply(self, event: Event) -> None:
-        """Take an event."""
+        """Update the state with an event."""
         kind = event["event"]
         if kind == "plan":
             self.rows = [row_of(row) for row in event["rows"]]
@@ -71,17 +71,17 @@ class DemoState:
 
     @property
     def running(self) -> bool:
-        """It has begun and not ended."""
+        """True after the beginning and before the end."""
         return bool(self.rows) and not self.ended
 
     def done(self, index: int) -> bool:
-        """The row has its last numbers."""
+        """True if the row has its final numbers."""
         result = self.results[index]
         return result is not None and bool(result.sentence)
 
     @property
     def seconds_left(self) -> float:
-        """About how long it still takes."""
+        """How long it still takes, approximately."""
         left = 0.0
         for index, row in enumerate(self.rows):
             if not self.done(index):
@@ -91,7 +91,7 @@ class DemoState:
 
     @property
     def share_done(self) -> float:
-        """0 to 1."""
+        """The part that is done, 0 to 1."""
         total = sum(row.seconds + SWITCH_SECONDS for row in self.rows)
         return 1.0 - self.seconds_left / total if total else 0.0
 
@@ -102,7 +102,7 @@ def row_of(document: dict[str, Any]) -> Row:
 
 
 def result_from(document: dict[str, Any]) -> Result:
-    """A result from JSON; fields of another version are left out."""
+    """A result from JSON; unknown fields are ignored."""
     known = {entry.name for entry in fields(Result)}
     values = {name: value for name, value in document.items() if name in known}
     values["calls"] = [CallResult(**call) for call in document.get("calls", ())]

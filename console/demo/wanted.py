@@ -1,4 +1,4 @@
-"""What is to be shown: from the flags of the command line, or from the Demo screen."""
+"""What a demonstration is to show, from the flags of the command line or from the Demo page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ USUAL = {"slots": 4, "context": 2048, "kv_tokens": 8192, "queue": 16}
 
 @dataclass(frozen=True)
 class Wanted:
-    """Users, kinds and modes in all combinations; or scenes by name, if there are any."""
+    """All combinations of users, kinds and modes; or scenes by name, if any are given."""
 
     users: tuple[int, ...] = USERS
     who: tuple[Who, ...] = DEFAULT_WHO
@@ -29,23 +29,23 @@ class Wanted:
         return [row for name in self.scenes for row in scene_rows(name, settings, trained)]
 
     def expected(self) -> list[Row]:
-        """As many rows, as long, without an engine to ask: a scene's settings decide its lengths alone."""
+        """Rows with the same number and times, without asking an engine: its settings only affect lengths in tokens."""
         return self.rows(USUAL, None)
 
 
 def parse(users: str, kinds: str, modes: str, seconds: float, scenes: list[str]) -> Wanted:
-    """Flags as typed. Raises ValueError with a sentence."""
+    """Parse flags. Raises ValueError with a sentence."""
     try:
         counts = tuple(int(part) for part in users.split(","))
     except ValueError:
         counts = ()
     if not counts or min(counts) < 1 or max(counts) > MAX_USERS:
-        raise ValueError(f"--users is a list of numbers from 1 to {MAX_USERS} such as 2,5,20, not {users!r}")
+        raise ValueError(f"--users must be a list of numbers from 1 to {MAX_USERS} such as 2,5,20, not {users!r}")
     if "all" in scenes:
         scenes = list(SCENES)
     unknown = [name for name in scenes if name not in SCENES]
     if unknown:
-        raise ValueError(f"no scene is called {unknown[0]!r}; there are {', '.join(SCENES)}, and all")
+        raise ValueError(f"there is no scene {unknown[0]!r}; choose from {', '.join(SCENES)}, or all")
     return Wanted(
         counts, _words(kinds, WHO, "--kinds"), _words(modes, MODES, "--modes"), seconds, tuple(dict.fromkeys(scenes))
     )
@@ -55,5 +55,5 @@ def _words(text: str, known: tuple[Any, ...], flag: str) -> tuple[Any, ...]:
     words = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     wrong = [word for word in words if word not in known]
     if wrong or not words:
-        raise ValueError(f"{flag} is a list of {', '.join(known)}, not {text!r}")
+        raise ValueError(f"{flag} must be a list of {', '.join(known)}, not {text!r}")
     return words

@@ -1,4 +1,4 @@
-"""What the engine's own frames say about one row: waits, slots, preemptions, tokens."""
+"""Collects what the engine's frames show about one row: waits, slots, preemptions and tokens."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from slotdeck.engine.telemetry.frame import Frame
 
 @dataclass
 class Watch:
-    """Fed with every frame of a row; looks at the requests of ``users`` alone, except for counters."""
+    """Gets every frame of a row. It only considers requests of ``users``, except for counters."""
 
     users: Collection[str]
     waits: dict[str, float] = field(default_factory=dict)
     """Queue wait of each request that was seen in a slot, as the engine measured it."""
     still_waiting: list[float] = field(default_factory=list)
-    """Seconds waited so far by those who wait in the newest frame."""
+    """Seconds that requests in the newest frame's queue have waited."""
     without_text: list[float] = field(default_factory=list)
-    """Seconds since arrival of those who have no first token in the newest frame, waiting or in a slot."""
+    """Seconds since the arrival of requests without a first token in the newest frame, waiting or in a slot."""
     most_running: int = 0
     most_waiting: int = 0
     pool_peak: float | None = None
-    """Largest live share of the pool."""
+    """The largest live part of the pool, 0 to 1."""
     _first: Frame | None = None
     _last: Frame | None = None
     _held: int = 0
     _seen: int = 0
 
-    def see(self, frame: Frame) -> None:
-        """Take a frame."""
+    def add(self, frame: Frame) -> None:
+        """Add a frame."""
         if self._first is None:
             self._first = frame
         self._last = frame
@@ -52,7 +52,7 @@ class Watch:
 
     @property
     def held_share(self) -> float:
-        """Part of the slots' time that finished answers held them."""
+        """The part of the slots' time in which finished answers held them, 0 to 1."""
         return self._held / self._seen if self._seen else 0.0
 
     @property
@@ -64,8 +64,8 @@ class Watch:
     def newest(self) -> Frame | None:
         return self._last
 
-    def risen(self, name: str) -> float | None:
-        """By how much a counter of the engine rose during the row; ``None`` if it is not known."""
+    def increase(self, name: str) -> float | None:
+        """By how much a counter of the engine increased during the row; ``None`` if unknown."""
         if self._first is None or self._last is None:
             return None
         before, after = (getattr(counters, name) for counters in (self._first.counters, self._last.counters))

@@ -1,7 +1,7 @@
-"""Simulated users and the bench: traffic for any OpenAI-compatible URL, timed from the client's side."""
+"""Simulated users: traffic for any OpenAI-compatible URL, timed by the client."""
 
 from typing import Literal
 
 Kind = Literal["chat", "agent", "document"]
-"""A chat user reads between two turns; an agent asks again at once; a document is read whole and summed up in a few
-words, and the next one follows at once."""
+"""A chat user reads between two turns. An agent asks again at once. A document user sends one long text after another
+and asks for a short summary of each."""

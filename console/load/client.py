@@ -1,7 +1,7 @@
-"""One streamed chat request against an OpenAI-compatible server, timed on this side.
+"""Sends streamed chat requests to an OpenAI-compatible server and times them on the client's side.
 
-TTFT: request sent → first chunk with text. ITL: gap between two chunks with text. Comments, the role chunk and the
-usage chunk carry no text and count for neither.
+TTFT is the time from sending the request to the first chunk with text. ITL is the gap between two chunks with text.
+Comments, the role chunk and the usage chunk carry no text and count for neither.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class BusyError(RuntimeError):
-    """503. ``retry_after`` in seconds, ``None`` when the server does not say."""
+    """The server answered 503. ``retry_after`` is in seconds, ``None`` if the server does not give it."""
 
     def __init__(self, message: str, retry_after: float | None) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class BusyError(RuntimeError):
 
 
 class RequestFailedError(RuntimeError):
-    """The request got no complete answer. ``kind`` is a short word for counting: http 400, connection, stream …"""
+    """The request got no complete answer. ``kind`` groups errors: ``http 400``, ``connection``, ``stream cut`` …"""
 
     def __init__(self, kind: str, message: str, *, status: int | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -41,12 +41,12 @@ class RequestFailedError(RuntimeError):
 
 
 class UnreachableError(RequestFailedError):
-    """No connection to the server."""
+    """The server cannot be reached."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where requests go. ``url`` is the base without ``/v1``; ``context`` in tokens, ``None`` if not told."""
+    """Where requests go. ``url`` is the base without ``/v1``. ``context`` is in tokens, ``None`` if unknown."""
 
     url: str
     model: str
@@ -60,7 +60,7 @@ class Endpoint:
 
 @dataclass
 class Completion:
-    """What came back. Stamps are monotonic seconds; ``gaps`` are seconds between chunks with text."""
+    """The answer to one request. Times are in seconds on the monotonic clock; ``gaps`` are between chunks with text."""
 
     sent: float
     first: float | None = None
@@ -71,7 +71,7 @@ class Completion:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
-    """Of the prompt: found in the server's prefix cache."""
+    """Prompt tokens that the server found in its prefix cache."""
     finish_reason: str | None = None
 
     @property
@@ -80,11 +80,11 @@ class Completion:
 
     @property
     def generated(self) -> int:
-        """Tokens by the server's own count, else the number of chunks with text."""
+        """Generated tokens as the server counts them, or else the number of chunks with text."""
         return self.chunks if self.completion_tokens is None else self.completion_tokens
 
     def add_text(self, text: str, now: float) -> None:
-        """A piece of text came at ``now``."""
+        """Add a piece of text that arrived at ``now``."""
         self.chunks += 1
         self.text += text
         if self.last is None:
@@ -95,7 +95,7 @@ class Completion:
 
 
 def make_client(url: str, connections: int) -> httpx.AsyncClient:
-    """A client whose connections stay open between requests. Proxies of the environment are not used for loopback."""
+    """A client that keeps its connections open. For loopback it ignores proxies from the environment."""
     return httpx.AsyncClient(
         timeout=httpx.Timeout(300.0, connect=5.0),
         limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=600),
@@ -104,13 +104,13 @@ def make_client(url: str, connections: int) -> httpx.AsyncClient:
 
 
 def base_url(url: str) -> str:
-    """``host:8000``, ``http://host:8000/v1/`` and ``http://host:8000`` all name the same server."""
+    """The base URL of a server, from ``host:8000``, ``http://host:8000/v1/`` or ``http://host:8000``."""
     with_scheme = url if "://" in url else f"http://{url}"
     return with_scheme.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 async def discover(client: httpx.AsyncClient, url: str, api_key: str | None, model: str | None) -> Endpoint:
-    """The served model and its context, from ``/v1/models``. Raises RequestFailedError."""
+    """Ask ``/v1/models`` for the served model and its context. Raises RequestFailedError."""
     endpoint = Endpoint(url, model or "", api_key)
     try:
         response = await client.get(f"{url}/v1/models", headers=endpoint.headers)
@@ -121,9 +121,11 @@ async def discover(client: httpx.AsyncClient, url: str, api_key: str | None, mod
     try:
         served = {str(row["id"]): row for row in response.json()["data"]}
     except (ValueError, KeyError, TypeError) as error:
-        raise RequestFailedError("protocol", f"{url}/v1/models is not a list of models") from error
+        raise RequestFailedError("protocol", f"{url}/v1/models did not return a list of models") from error
     if not served or (model is not None and model not in served):
-        raise RequestFailedError("model", f"{url} serves {', '.join(served) or 'no model'}, not {model or 'any'}")
+        raise RequestFailedError(
+            "model", f"{url} serves {', '.join(served) or 'no model'}, but not {model or 'any model'}"
+        )
     chosen = model or next(iter(served))
     row = served[chosen]
     context = next((row[name] for name in ("context_length", "max_model_len") if isinstance(row.get(name), int)), None)
@@ -131,14 +133,16 @@ async def discover(client: httpx.AsyncClient, url: str, api_key: str | None, mod
 
 
 async def open_connections(client: httpx.AsyncClient, endpoint: Endpoint, count: int) -> None:
-    """One open connection per user, so that TTFT does not contain a handshake. Servers close idle ones after a few
-    seconds, hence before each stage."""
+    """Open one connection for each user, so that TTFT does not include a handshake.
+
+    Servers close idle connections after some seconds, so this is done before each stage.
+    """
 
     async def touch() -> None:
         try:
             await client.get(f"{endpoint.url}/v1/models", headers=endpoint.headers)
         except httpx.HTTPError:
-            pass  # The stage itself will count it.
+            pass  # The stage itself will count the error.
 
     await asyncio.gather(*(touch() for _ in range(count)))
 
@@ -154,9 +158,10 @@ async def chat(
     extra: dict[str, Any] | None = None,
     on_text: Callable[[Completion], None] | None = None,
 ) -> Completion:
-    """Send one request and read its stream to the end; ``on_text`` is called after each chunk with text.
+    """Send one request and read its stream to the end.
 
-    ``extra`` are further fields of the body. Raises BusyError, RequestFailedError or UnreachableError.
+    ``on_text`` is called after each chunk with text. ``extra`` has further fields of the body. Raises BusyError,
+    RequestFailedError or UnreachableError.
     """
     body: dict[str, Any] = {
         "model": endpoint.model,
@@ -198,18 +203,18 @@ async def _read_stream(
             done = done or "[DONE]" in events
             documents = [json.loads(event) for event in events if event != "[DONE]"]
         except ValueError as error:
-            raise RequestFailedError("protocol", f"the stream is not made of JSON events: {error}") from error
+            raise RequestFailedError("protocol", f"the stream contains an event that is not JSON: {error}") from error
         for document in documents:
             if _take(document, answer, now) and on_text is not None:
                 on_text(answer)
     if not done and answer.finish_reason is None:
-        raise RequestFailedError("stream cut", "the stream ended in mid-answer")
+        raise RequestFailedError("stream cut", "the stream ended in the middle of the answer")
 
 
 def _take(document: Any, answer: Completion, now: float) -> bool:
-    """Fold one event into the answer; True when it carried text."""
+    """Add one event to the answer. Returns True if it carried text."""
     if not isinstance(document, dict):
-        raise RequestFailedError("protocol", "an event of the stream is not an object")
+        raise RequestFailedError("protocol", "an event of the stream is not a JSON object")
     if document.get("error"):
         error = document["error"]
         raise RequestFailedError("server", str(error.get("message") if isinstance(error, dict) else error))
@@ -240,7 +245,7 @@ def _refusal(status: int, content: bytes, what: str) -> RequestFailedError:
         message, code = (error.get("message"), error.get("code")) if isinstance(error, dict) else (error, None)
     except (ValueError, AttributeError):
         pass
-    hint = "; give the server's API key with --api-key" if status in (401, 403) else ""
+    hint = "; pass the server's API key with --api-key" if status in (401, 403) else ""
     text = f"{what} was refused with HTTP {status}{f': {message}' if message else ''}{hint}"
     return RequestFailedError(f"http {status}", text, status=status, code=code if isinstance(code, str) else None)
 

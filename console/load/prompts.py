@@ -1,14 +1,14 @@
-"""What simulated users say, and the random prompts of the bench. Plain text, written for Slotdeck."""
+"""What simulated users say, and the random prompts of the bench. The texts were written for Slotdeck."""
 
 from __future__ import annotations
 
 import random
 
-NAMES = (  # noqa: SIM905 - quotes around each word would bury the words
+NAMES = (  # noqa: SIM905 - a list of quoted words would be hard to read
     "laptop phone tablet office kitchen garage attic studio hallway workshop basement library "
     "bedroom balcony desktop notebook printer garden terrace pantry lounge nursery closet cellar"
 ).split()
-"""As whom simulated users appear; more than 24 users get a number behind the name."""
+"""Names of simulated users. Beyond 24 users a number is appended."""
 
 OPENERS = (
     "What should I check first when my home server gets slow in the evening?",
@@ -92,14 +92,17 @@ QUESTION = "Write a long story in which all of these words appear one after anot
 
 
 def user_name(index: int) -> str:
-    """The name of simulated user ``index``, counted from 0; different for each."""
+    """The name of simulated user ``index``, counted from 0; every user has another one."""
     turn, place = divmod(index, len(NAMES))
     return NAMES[place] if turn == 0 else f"{NAMES[place]}-{turn + 1}"
 
 
 def bench_prompt(index: int, seed: int, words: int = 150) -> str:
-    """A prompt of exactly ``words`` words. The first two words differ for each ``index`` below 40,000, so that no
-    two prompts share a prefix that a cache could reuse."""
+    """A prompt of exactly ``words`` words.
+
+    The first two words differ for each ``index`` below 40,000, so that no two prompts share a prefix that a cache could
+    reuse.
+    """
     rng = random.Random(f"{seed}/{index}")
     order = random.Random(seed).sample(WORDS, len(WORDS))
     start = [order[index % len(order)], order[(index // len(order)) % len(order)]]

@@ -1,5 +1,7 @@
-"""Plays scripted traffic (``console/advice/traffic.py``) at a real server: as many tokens, at those times, with the
-same pauses as the simulator is given. What is said means nothing.
+"""Sends scripted traffic (:mod:`slotdeck.console.advice.traffic`) to a real server.
+
+The server gets the same numbers of tokens, at the same times and with the same pauses, as the simulator. The words are
+random.
 """
 
 from __future__ import annotations
@@ -19,15 +21,15 @@ from slotdeck.console.load.client import BusyError, Completion, Endpoint, Messag
 from slotdeck.console.load.prompts import WORDS
 
 TEMPERATURE = 0.7
-"""As the clients of people send; greedy answers repeat themselves."""
+"""A usual value of chat clients. Greedy answers would repeat themselves."""
 MAX_TRIES = 5
-"""Sends of one message before it is given up."""
+"""How often a refused message is sent before it is given up."""
 FEW_WORDS, MANY_WORDS = 20, 220
 
 
 @dataclass
 class PlayedTraffic:
-    """What came of it. ``started`` and ``ended`` are monotonic seconds: the begin of the traffic, and its last text."""
+    """The result. ``started`` and ``ended`` are the monotonic times of the beginning and of the last text."""
 
     started: float
     ended: float = 0.0
@@ -38,7 +40,7 @@ class PlayedTraffic:
 
 
 async def measure_wording(client: httpx.AsyncClient, endpoint: Endpoint) -> Wording:
-    """Ask the server how many tokens some words are. Raises RequestFailedError and BusyError."""
+    """Find out how many tokens the server counts for words. Raises RequestFailedError and BusyError."""
     rng = random.Random("wording")
 
     async def prompt_tokens(*counts: int) -> int:
@@ -48,7 +50,7 @@ async def measure_wording(client: httpx.AsyncClient, endpoint: Endpoint) -> Word
             messages.append({"role": role, "content": _text(rng, count)})
         answer = await chat(client, endpoint, messages, max_tokens=1, temperature=0)
         if answer.prompt_tokens is None:
-            raise RequestFailedError("usage", "this server does not say how many tokens a prompt has")
+            raise RequestFailedError("usage", "this server does not report how many tokens a prompt has")
         return answer.prompt_tokens
 
     few = await prompt_tokens(FEW_WORDS)
@@ -71,7 +73,10 @@ async def play(
     wording: Wording,
     seed: int,
 ) -> PlayedTraffic:
-    """Let one user follow each script, each at its own endpoint, for ``seconds``; what was sent by then is answered."""
+    """Let one user follow each script at its own endpoint.
+
+    Nothing is sent after ``seconds``; what was sent before is still answered.
+    """
     played = PlayedTraffic(started=time.monotonic())
     async with asyncio.TaskGroup() as group:
         for number, (endpoint, script) in enumerate(zip(endpoints, scripts, strict=True)):
@@ -82,7 +87,7 @@ async def play(
 
 
 def scripts_of(traffic: Traffic, max_turns: int = 2000) -> list[list[Turn]]:
-    """The turns of all users, as many as anybody may need."""
+    """The turns of all users, at most ``max_turns`` of each."""
     return [
         [turn for turn, _ in zip(traffic.script(user), range(max_turns), strict=False)] for user in range(traffic.users)
     ]

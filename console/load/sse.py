@@ -1,7 +1,7 @@
-"""Server-sent events out of raw bytes.
+"""Parses server-sent events from raw bytes.
 
-Lines end at CR LF or LF only: `str.splitlines`, which line readers use, would also cut at U+2028 and the like inside
-an answer's text.
+Lines end at CR LF or LF only. `str.splitlines`, which line readers use, would also split at U+2028 and similar
+characters inside an answer.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ MAX_PENDING_BYTES = 4 << 20
 
 
 class EventParser:
-    """Feed bytes as they arrive; get the data of each complete event. Comments and other fields are skipped."""
+    """Takes bytes as they arrive and returns the data of each complete event. Comments and other fields are skipped."""
 
     def __init__(self) -> None:
         self._rest = b""
         self._data: list[str] = []
 
     def feed(self, chunk: bytes) -> list[str]:
-        """Events completed by ``chunk``. Raises ValueError for a line that does not end within 4 MiB."""
+        """The events that ``chunk`` completes. Raises ValueError for a line that does not end within 4 MiB."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         if len(self._rest) > MAX_PENDING_BYTES:
             raise ValueError("a line of the event stream does not end")

@@ -1,4 +1,4 @@
-"""What the load has seen so far: counts, times, and how they read."""
+"""What simulated users have seen so far: counts and times, and how they are shown."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from slotdeck.console.load.client import Completion
 from slotdeck.engine.telemetry.windows import percentile
 
 MAX_SAMPLES = 200_000
-"""Times kept for percentiles; a load that runs for days forgets the oldest."""
+"""Times that are kept for percentiles. A load that runs for days forgets the oldest."""
 
 
 @dataclass
 class Tally:
-    """One load's counts. ``rejected`` counts 503s; ``gave_up`` counts turns abandoned after too many of them."""
+    """The counts of one load. ``rejected`` counts 503s, ``gave_up`` counts turns that were given up after several."""
 
     users: int
     started: float = field(default_factory=time.monotonic)
@@ -31,9 +31,9 @@ class Tally:
     ttfts: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
     gaps: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
     unreachable_since: float | None = None
-    """Monotonic stamp of the first failed connection since the server last answered anything."""
+    """Monotonic time of the first failed connection since the server last answered."""
     gone: bool = False
-    """The load ended because the server was out of reach for too long."""
+    """The load ended because the server could not be reached for too long."""
 
     def text_arrived(self, answer: Completion) -> None:
         """Called after each chunk with text."""
@@ -61,7 +61,7 @@ class Tally:
             self.unreachable_since = time.monotonic()
 
     def line(self) -> str:
-        """One calm line."""
+        """The counts in one line."""
         seconds = time.monotonic() - self.started
         return (
             f"{seconds:.0f} s  in flight {self.in_flight}/{self.users}  answered {self.finished}  503 {self.rejected}"
@@ -70,18 +70,18 @@ class Tally:
         )
 
     def table(self) -> list[tuple[str, str]]:
-        """The final result as rows of name and value."""
+        """The result as rows of name and value."""
         seconds = time.monotonic() - self.started
         kinds = ", ".join(f"{kind}: {count}" for kind, count in self.errors.most_common())
         unanswered = self.requests - self.finished - self.rejected - self.errors.total()
-        cut = f", {unanswered} cut off by the end" if unanswered > 0 else ""
+        cut = f", {unanswered} cut off at the end" if unanswered > 0 else ""
         rows = [
             ("users", str(self.users)),
             ("time", f"{seconds:.0f} s"),
             ("requests", f"{self.requests}, {self.finished} answered{cut}"),
             ("503", f"{self.rejected}" + (f", {self.gave_up} turns given up" if self.gave_up else "")),
             ("errors", f"{self.errors.total()}" + (f" ({kinds})" if kinds else "")),
-            ("tokens", f"{self.generated_tokens} generated, {self.prompt_tokens} prompt, in what was answered"),
+            ("tokens", f"{self.generated_tokens} generated, {self.prompt_tokens} prompt, in answered requests"),
             ("TTFT", f"p50 {_at(self.ttfts, 50)}  p95 {_at(self.ttfts, 95)}  n={len(self.ttfts)}"),
             (
                 "ITL",
@@ -95,7 +95,7 @@ class Tally:
 
 
 def duration(seconds: float | None) -> str:
-    """``–`` without a value, milliseconds below one second."""
+    """``420 ms``, ``1.50 s``; ``–`` for ``None``."""
     if seconds is None:
         return "–"
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"

@@ -1,4 +1,4 @@
-"""Runs simulated users against a target until time is up, someone stops it, or the server is gone for good."""
+"""Runs simulated users against a target until the time is up, somebody stops it, or the server is gone."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from slotdeck.console.load.tally import Tally
 from slotdeck.console.load.users import SimulatedUser
 
 GIVE_UP_SECONDS = 30.0
-"""A server that cannot be reached for this long is gone for good."""
+"""If a server cannot be reached for this long, the load ends."""
 UNSPECIFIED = {"//0.0.0.0:": "//127.0.0.1:", "//[::]:": "//[::1]:"}
 
 
 SIMULATED = "~"
-"""Before the names of simulated users, so that nobody takes them for people with keys of their own."""
+"""Prefix of the names of simulated users, which distinguishes them from people with keys."""
 
 
 def claim_names(socket: Path, count: int) -> tuple[list[str], IO[bytes]]:
-    """``count`` names that no other running load uses on this engine, and the file that holds the claim while open.
+    """Claim ``count`` names that no other load uses on this engine. The claim holds while the returned file is open.
 
-    A guest key replaces the one minted before for its label, so two loads must not share a name. Byte i of the file
-    is locked by the process that uses name i; the system unlocks it when that process ends, however it ends.
+    A new guest key replaces the earlier one of the same label, so two loads must not share a name. The process that
+    uses name i locks byte i of the file. The system unlocks it when the process ends, however it ends.
     """
     socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     claim = socket.with_name(socket.name + ".guests").open("ab")
@@ -54,7 +54,7 @@ def claim_names(socket: Path, count: int) -> tuple[list[str], IO[bytes]]:
 
 
 class Target:
-    """Where the users go: a URL with one key for all, or this user's engine, which gives each user a key."""
+    """The server of the users: a URL with one key for all, or one's own engine, which gives each user a key."""
 
     def __init__(self, *, url: str | None, api_key: str | None, model: str | None, socket: Path | None) -> None:
         if (url is None) == (socket is None):
@@ -67,7 +67,7 @@ class Target:
 
     @property
     def own(self) -> bool:
-        """True for this user's engine."""
+        """True for one's own engine."""
         return self._socket is not None
 
     def names(self, count: int) -> list[str]:

@@ -1,8 +1,8 @@
-"""One simulated person, or agent, in front of a chat client.
+"""One simulated user of a chat client: a person, an agent, or somebody who works on documents.
 
-A chat user reads for 20 to 60 seconds between two turns and keeps the conversation; an agent asks again at once; who
-works on documents sends one after the other, each of about half a context, and wants a few words on each.
-Whatever the server does is counted, and the user goes on.
+A chat user reads for 20 to 60 seconds between two turns of a conversation. An agent asks again at once. A document user
+sends one text after another, each of about half a context, and asks for a short summary. Whatever the server does is
+counted, and the user goes on.
 """
 
 from __future__ import annotations
@@ -32,26 +32,24 @@ FIRST_TURN_SECONDS = 5.0
 ANSWER_TOKENS = (60, 250)
 SUMMARY_TOKENS = (16, 40)
 DOCUMENT_SHARE = (0.5, 0.9)
-"""Of the context, by the cautious count of characters; really about two thirds of that."""
+"""Part of the context that a document takes, by the cautious estimate below; in fact about two thirds of that."""
 MAX_DOCUMENT_TOKENS = 3000
 MAX_TURNS = 8
 MAX_TRIES = 5
-"""Sends of one turn before the user gives it up."""
+"""How often a user sends a refused turn before giving it up."""
 DEFAULT_CONTEXT = 2048
 CHARACTERS_PER_TOKEN = 3
-"""Cautious: English has about 4. Used only until the server has counted a prompt."""
+"""A cautious estimate; English has about 4. It is used until the server has counted a prompt."""
 TEMPLATE_TOKENS = 40
 MAX_BACKOFF = 30.0
 
 
 class SimulatedUser:
-    """Talks until cancelled.
+    """A user who talks until cancelled.
 
-    ``renew`` is asked for a fresh endpoint when the server is out of reach or refuses the key,
-    the model or the length. Each conversation begins with ``opening``. ``midway``: a chat user is met at any moment of
-    reading, and not in the first seconds.
-
-    ``pause`` is ``asyncio.sleep``, replaced by tests.
+    ``renew`` returns a fresh endpoint. It is called if the server cannot be reached, or refuses the key, the model or
+    the length. Each conversation begins with ``opening``. If ``midway``, a chat user starts at a random moment of
+    reading instead of within the first seconds. ``pause`` is ``asyncio.sleep``, which tests replace.
     """
 
     def __init__(
@@ -81,10 +79,10 @@ class SimulatedUser:
         self._turns = 0
         self._failures = 0
         self._shorter = 1.0
-        """Documents are made so many times as long: one that did not fit halves the next."""
+        """Factor for the length of documents. It is halved after one that did not fit."""
 
     async def run(self) -> None:
-        """Endless; ends by cancellation alone."""
+        """Talk without end; only cancellation ends it."""
         first = self._rng.uniform(*READING_SECONDS) if self._midway else FIRST_TURN_SECONDS
         await self._pause(self._rng.uniform(0, first) if self._kind == "chat" else 0)
         while True:
@@ -99,7 +97,7 @@ class SimulatedUser:
                 await self._pause(self._rng.uniform(*READING_SECONDS))
 
     async def turn(self) -> bool:
-        """Say one thing and read the answer; True if it came."""
+        """Send one message and read the answer. Returns False if there was none."""
         most = self._rng.randint(*(SUMMARY_TOKENS if self._kind == "document" else ANSWER_TOKENS))
         question = self._next_question(most)
         messages: list[Message] = [*self._messages, {"role": "user", "content": question}]
@@ -122,7 +120,7 @@ class SimulatedUser:
                 self._tally.rejected += 1
                 if attempt == MAX_TRIES:
                     break
-                # Together with the server's own spread this keeps refused users from returning all at once.
+                # This spread, together with the server's own, keeps refused users from returning all at once.
                 delay = min(busy.retry_after if busy.retry_after is not None else 2.0**attempt, MAX_BACKOFF)
                 await self._pause(delay * self._rng.uniform(1, 1.5))
                 continue
@@ -144,7 +142,7 @@ class SimulatedUser:
         return False
 
     def _next_question(self, most: int) -> str:
-        """A follow-up while the conversation goes on and fits the context, else the opener of a new one."""
+        """A follow-up if the conversation goes on and fits the context, else the first message of a new one."""
         if self._kind == "document":
             self._start_over()
             return f"{self._opening}{self._document(most)}"
@@ -158,7 +156,7 @@ class SimulatedUser:
         return f"{self._opening}{opener}"
 
     def _document(self, most: int) -> str:
-        """A text with the wish to have it summed up, which fits the context."""
+        """A text that fits the context, with the request to sum it up."""
         context = self.endpoint.context or DEFAULT_CONTEXT
         tokens = min(self._rng.uniform(*DOCUMENT_SHARE) * (context - most - TEMPLATE_TOKENS), MAX_DOCUMENT_TOKENS)
         sentences: list[str] = []
@@ -185,4 +183,4 @@ class SimulatedUser:
             try:
                 self.endpoint = await self._renew()
             except RequestFailedError:
-                pass  # The same trouble as the error just counted.
+                pass  # The same problem as the error that was just counted.

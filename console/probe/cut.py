@@ -1,8 +1,8 @@
-"""Does a server cut prompts that are longer than its context without saying so?
+"""Finds out whether a server silently cuts prompts that are longer than its context.
 
-The same block of words, repeated, makes prompts whose length in tokens is known from two short ones that the server
-counted itself. A long prompt of which it then counts fewer tokens was cut. Each prompt begins with words of its own,
-so that no cached beginning can be left out of the count, and with a code word that is asked for at the end.
+Prompts consist of the same block of words, repeated. The server counts the tokens of two short prompts, which gives the
+length of longer ones. If it counts fewer tokens for a long prompt, it cut that prompt. Each prompt begins with other
+words, so that no cached beginning is missing from the count, and with a code word that is asked for at the end.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from slotdeck.console.load.prompts import WORDS
 CutVerdict = Literal["read whole", "cut silently", "refused", "unclear"]
 
 SHORT, LESS_SHORT = 4, 12
-"""Blocks of the two prompts whose tokens are counted first."""
+"""Number of blocks in the two prompts that are counted first."""
 BLOCK_WORDS = 20
 TOKENS_PER_BLOCK = 30
-"""Of a server that counts nothing: English has about four tokens to three words."""
+"""For a server that counts no tokens: three English words have about four tokens."""
 FIRST_SIZE = 1024
 WHOLE = 0.9
-"""Share of the expected tokens that must be counted."""
+"""Share of the expected tokens that the server must count."""
 BEYOND = 1.25
-"""How far beyond the context that the server names."""
+"""Size of the second prompt, as a multiple of the context that the server reports."""
 ANSWER_TOKENS = 16
 
 
 @dataclass(frozen=True)
 class LongPrompt:
-    """One prompt and what became of it. Tokens; seconds; ``None`` is unknown."""
+    """One prompt and its result. Lengths are in tokens, times in seconds; ``None`` if unknown."""
 
     expected: int
     """Extrapolated from the counts of shorter prompts of the same words."""
     counted: int | None = None
     first: float | None = None
-    """Until the first text."""
+    """Time to the first text."""
     status: int | None = None
     """HTTP status of a refusal."""
     reason: str | None = None
     repeated: bool | None = None
-    """The code word at its beginning was repeated; ``None``: the model does not repeat it from short ones either."""
+    """Whether the answer repeats the code word; ``None`` if the model does not even do that for short prompts."""
 
 
 @dataclass(frozen=True)
@@ -52,17 +52,17 @@ class Cut:
 
     verdict: CutVerdict
     told: int | None
-    """Context that the server names."""
+    """The context that the server reports, in tokens."""
     kept: int | None = None
-    """Tokens that were left of a prompt that was cut."""
+    """Tokens that were left of the prompt that was cut."""
     prompts: tuple[LongPrompt, ...] = ()
     note: str | None = None
-    """Why it ended where it did."""
+    """Why no longer prompt was sent."""
 
 
 @dataclass(frozen=True)
 class _Scale:
-    """Tokens of a prompt of so many blocks."""
+    """How the number of tokens depends on the number of blocks."""
 
     start: float
     per_block: float
@@ -75,7 +75,7 @@ class _Scale:
 
 
 def sizes(told: int | None, longest: int) -> list[int]:
-    """Tokens of the prompts to try: to both sides of a context that is known, else doubled up to ``longest``."""
+    """Lengths to try, in tokens: below and above a known context, or else doubled each time up to ``longest``."""
     if told is not None and told * BEYOND <= longest:
         return [told // 2, round(told * BEYOND)]
     found = [FIRST_SIZE]
@@ -92,9 +92,9 @@ async def find_cut(
     left: Callable[[], float],
     seed: int,
 ) -> Cut:
-    """Send prompts that grow, until one is cut or refused, or ``longest`` tokens were read whole.
+    """Send longer and longer prompts until one is cut or refused, or ``longest`` tokens were read completely.
 
-    ``left`` are the seconds that remain: a prompt that would take longer is not sent. Raises UnreachableError.
+    ``left`` returns the remaining seconds; a prompt that would take longer is not sent. Raises UnreachableError.
     """
     rng = random.Random(seed)
     block = " ".join(rng.sample(WORDS, BLOCK_WORDS))
@@ -119,7 +119,7 @@ async def find_cut(
         blocks = scale.blocks(size)
         expected = scale.tokens(blocks)
         if pace * expected > left():
-            note = f"a prompt of {expected} tokens would take about {pace * expected:.0f} s, and time is up"
+            note = f"a prompt of {expected} tokens would take about {pace * expected:.0f} s, longer than is left"
             return Cut("read whole" if sent else "unclear", told, prompts=tuple(sent), note=note)
         prompt = await send(blocks, expected)
         prompt = prompt if trusted else replace(prompt, repeated=None)
@@ -132,7 +132,7 @@ async def find_cut(
 
 
 def judge(prompt: LongPrompt) -> CutVerdict:
-    """What one long prompt shows. Without the server's count the code word alone decides."""
+    """The verdict on one long prompt. If the server counts no tokens, only the code word decides."""
     if prompt.reason is not None:
         return "refused" if prompt.status in (400, 413) else "unclear"
     if prompt.counted is not None:
@@ -147,7 +147,7 @@ def _prompt(rng: random.Random, code: str, block: str, blocks: int) -> str:
     words = " ".join([block] * blocks)
     return (
         f"{start}. The code word is {code}. {words}\n"
-        "What is the code word that stands at the very beginning? Completion with that word alone."
+        "What is the code word that stands at the very beginning? Answer with that word alone."
     )
 
 

@@ -1,8 +1,8 @@
-"""What the times of a few streams say about a server. Pure: streams in, verdicts out.
+"""Judges a server by the times of a few streams.
 
-A server that *queues* prints nothing of the second answer until the first is done. One that *batches* runs both at
-once and gets more tokens a second out of them together than out of one alone. One that is *sharing bandwidth* runs
-both, each at about half the speed: the machine, and no setting, is the limit.
+A server that *queues* sends nothing of the second answer until the first is done. A server that *batches* runs both at
+once and generates more tokens per second than for one alone. A server that is *sharing bandwidth* runs both, each at
+about half the speed: the machine is the limit, so no setting helps.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from slotdeck.console.load.client import Completion
 PairVerdict = Literal["queued", "batched", "sharing bandwidth", "unclear"]
 
 TOGETHER = 0.5
-"""Share of the shorter answer during which both must be written to count as running together."""
+"""Part of the shorter answer during which both must be written to count as running together."""
 GAIN = 1.25
-"""Speed of two together over that of one alone from which it counts as batching."""
+"""Speed of two together divided by that of one alone, from which it counts as batching."""
 HELD_BACK = 0.1
-"""Share of its time during which a lone answer was written, below which it was held back on its way."""
+"""If a lone answer arrives within less than this part of its time, something buffers it on the way."""
 
 
 @dataclass(frozen=True)
 class Stream:
-    """One answer. Seconds since its stage began; ``first`` and ``last`` are its first and last text."""
+    """One answer. ``first`` and ``last`` are the times of its first and last text, in seconds since its stage began."""
 
     first: float
     last: float
@@ -34,7 +34,7 @@ class Stream:
 
     @property
     def rate(self) -> float | None:
-        """Tokens per second from the first text to the last; ``None`` for an answer in one piece."""
+        """Tokens per second from the first to the last text; ``None`` for an answer in one piece."""
         return (self.tokens - 1) / (self.last - self.first) if self.tokens > 1 and self.last > self.first else None
 
 
@@ -47,30 +47,30 @@ def stream_of(answer: Completion, began: float) -> Stream | None:
 
 @dataclass(frozen=True)
 class Pair:
-    """What two requests at the same instant showed. Seconds; rates in tokens per second; ``None``: not measured."""
+    """The result of two simultaneous requests. Times in seconds, rates in tokens per second; ``None``: not measured."""
 
     verdict: PairVerdict
     alone_rate: float | None
     alone_first: float | None
-    """First text of one alone, after it was sent."""
+    """Time to the first text of one request alone."""
     firsts: tuple[float, ...] = ()
     lasts: tuple[float, ...] = ()
     together: float | None = None
-    """Share of the shorter answer during which both were written."""
+    """Part of the shorter answer during which both were written."""
     rates: tuple[float | None, ...] = ()
     gain: float | None = None
-    """Speed of both together over that of one alone."""
+    """Speed of both together divided by that of one alone."""
     buffered: bool = False
-    """Texts came in one piece; only the ends were compared."""
+    """The texts arrived in one piece, so only their ends were compared."""
 
 
 def held_back(alone: Sequence[Stream]) -> bool:
-    """Answers that had the server for themselves came all at once at their end: only that end can be timed."""
+    """True if lone answers arrived all at once at their end, so that only the end can be timed."""
     return all(stream.last - stream.first < HELD_BACK * stream.last for stream in alone)
 
 
 def judge_pair(alone: Sequence[Stream], pair: Sequence[Stream]) -> Pair:
-    """Compare two answers asked for at the same instant with answers that ran alone."""
+    """Compare two simultaneous answers with answers that ran alone."""
     rates = [stream.rate for stream in alone if stream.rate is not None]
     alone_rate = median(rates) if rates else None
     alone_first = median(stream.first for stream in alone) if alone else None
@@ -94,7 +94,7 @@ def judge_pair(alone: Sequence[Stream], pair: Sequence[Stream]) -> Pair:
 
 
 def _judge_ends(alone: Sequence[Stream], one: Stream, two: Stream, alone_first: float | None) -> Pair:
-    """Answers that arrive in one piece: two in a row take twice as long as one, and end one after the other."""
+    """Judge answers that arrive in one piece. If they are queued, they end one after the other."""
     lone = median(stream.last / stream.tokens for stream in alone)
     early, late = sorted((one, two), key=lambda stream: stream.last)
     apart = (late.last - early.last) / (lone * late.tokens)
@@ -106,7 +106,7 @@ def _judge_ends(alone: Sequence[Stream], one: Stream, two: Stream, alone_first: 
 
 @dataclass(frozen=True)
 class Slots:
-    """What many requests at the same instant showed."""
+    """The result of many simultaneous requests."""
 
     sent: int
     answered: int
@@ -114,20 +114,23 @@ class Slots:
     """With 503."""
     failed: int
     at_once: int | None
-    """Most answers that were being written at the same time; ``None`` if that cannot be seen."""
+    """The most answers that were written at the same time; ``None`` if that cannot be observed."""
     later: int = 0
-    """Answers that began only after one had ended."""
+    """Answers that began only after another one had ended."""
     wait: float | None = None
     """Seconds until the first of those began."""
 
     @property
     def at_least(self) -> bool:
-        """Everything that was sent and not refused ran at once: there may be more slots than that."""
+        """True if all requests ran at once, so that there may be more slots."""
         return self.at_once is not None and self.at_once == self.answered and self.refused == 0
 
 
 def count_slots(sent: int, streams: Sequence[Stream], refused: int, failed: int, *, buffered: bool = False) -> Slots:
-    """Slots in effect: the most answers that were written at the same time, unless texts come ``buffered``."""
+    """Count the slots in effect: the most answers that were written at the same time.
+
+    That cannot be observed if the texts arrive ``buffered``.
+    """
     if not streams or buffered:
         return Slots(sent, len(streams), refused, failed, None)
     steps = sorted([(s.first, 1) for s in streams] + [(s.last, -1) for s in streams])

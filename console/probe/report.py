@@ -1,4 +1,4 @@
-"""The probe's findings in words: verdict, the numbers it rests on, what to turn."""
+"""A probe's result as text: the verdicts, the numbers behind them, and what to change."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from slotdeck.console.probe.judge import Pair, Slots
 from slotdeck.console.probe.run import ProbeReport
 
 PARALLEL = {
-    "slotdeck": "more slots, `--slots` or key s; in mode serial, `--mode continuous` or key m",
-    "ollama": "OLLAMA_NUM_PARALLEL above 1 in its service's environment; some model families stay at 1",
-    "llamacpp": "-np above 1, with -c as many times larger, since it is divided among the slots",
-    "vllm": "--max-num-seqs above 1",
+    "slotdeck": "use more slots (`--slots` or key s); in mode serial, switch to `--mode continuous` (key m)",
+    "ollama": "set OLLAMA_NUM_PARALLEL above 1 in the service's environment; some model families stay at 1",
+    "llamacpp": "set -np above 1 and multiply -c by it, because -c is divided among the slots",
+    "vllm": "set --max-num-seqs above 1",
 }
 CONTEXT = {
-    "ollama": "OLLAMA_CONTEXT_LENGTH, or num_ctx of the model, to what your longest conversation needs",
+    "ollama": "set OLLAMA_CONTEXT_LENGTH, or num_ctx of the model, to what your longest conversation needs",
 }
 COLUMN = 14
 
 
 def found_wrong(report: ProbeReport) -> bool:
-    """Something that a setting would cure: requests queue behind one another, or prompts are cut."""
+    """True if requests queue or prompts are cut, which a setting would change."""
     queued = report.pair is not None and report.pair.verdict == "queued"
     return queued or (report.cut is not None and report.cut.verdict == "cut silently")
 
 
 def measured(report: ProbeReport) -> bool:
-    """The question of two requests was answered."""
+    """True if the two simultaneous requests could be judged."""
     return report.pair is not None and report.pair.verdict != "unclear"
 
 
 def as_json(report: ProbeReport) -> dict[str, Any]:
-    """Everything, times in seconds."""
+    """The whole report as JSON; times are in seconds."""
     return dataclasses.asdict(report)
 
 
 def as_text(report: ProbeReport) -> str:
-    """Lines of a word and what was found, with the evidence below."""
+    """The report as lines of text."""
     api = "its own API, without /v1" if report.api == "ollama" else "OpenAI API"
     who = f", {report.server}" if report.server else ""
     lines = [("server", f"{report.url}  {report.model}{who}, {api}")]
@@ -49,7 +49,7 @@ def as_text(report: ProbeReport) -> str:
     lines += _slot_lines(report.slots, report.pair)
     lines += _cut_lines(report.cut)
     lines += [("note", note) for note in report.notes]
-    lines += [("turn", advice) for advice in _advice(report)]
+    lines += [("change", advice) for advice in _advice(report)]
     lines.append(("sent", f"{report.requests} requests in {report.seconds:.0f} s"))
     return "\n".join(f"{name:<{COLUMN}}{clean(text)}".rstrip() for name, text in lines)
 
@@ -63,11 +63,11 @@ def _pair_lines(pair: Pair | None) -> list[tuple[str, str]]:
         return [("two at once", "not measured")]
     alone = ("", f"alone: first text after {duration(pair.alone_first)}, {_rate(pair.alone_rate)}")
     if not pair.firsts:
-        return [("two at once", "UNCLEAR: not both were answered"), alone]
+        return [("two at once", "UNCLEAR: at least one was not answered"), alone]
     if pair.buffered:
         ends = " and ".join(duration(last) for last in pair.lasts)
         return [
-            ("two at once", f"{pair.verdict.upper()}, judged by the ends alone: texts arrive in one piece"),
+            ("two at once", f"{pair.verdict.upper()}, judged by the ends only, because texts arrive in one piece"),
             ("", f"together: ends after {ends}, {pair.gain or 0:.2f} times the speed of one alone"),
         ]
     firsts = " and ".join(duration(first) for first in pair.firsts)
@@ -75,7 +75,7 @@ def _pair_lines(pair: Pair | None) -> list[tuple[str, str]]:
     if pair.verdict == "queued":
         idle = pair.firsts[1] - pair.lasts[0]
         return [
-            ("two at once", "QUEUED: the second printed nothing until the first was done"),
+            ("two at once", "QUEUED: the second answer began only when the first was done"),
             alone,
             ("", f"together: first texts after {firsts}; the first was done after {duration(pair.lasts[0])}, "
                  f"{duration(idle)} before the second began"),
@@ -107,27 +107,32 @@ def _slot_lines(slots: Slots | None, pair: Pair | None) -> list[tuple[str, str]]
     ]  # fmt: skip
     if slots.later:
         lines.append(
-            ("", f"{slots.later} began only after one had ended, the first of them after {duration(slots.wait)}")
+            (
+                "",
+                f"{slots.later} began only after another one had ended, the first of them after {duration(slots.wait)}",
+            )
         )
     if pair is not None and pair.verdict == "queued" and slots.at_once > 1:
-        lines.append(("", "two at once queued all the same: it takes whole batches, and who comes a moment late waits"))
+        lines.append(
+            ("", "two at once still queued: the server runs whole batches, so a request that comes a moment late waits")
+        )
     return lines
 
 
 def _cut_lines(cut: Cut | None) -> list[tuple[str, str]]:
     if cut is None:
         return [("long prompts", "not tried")]
-    told = f"the server names a context of {cut.told} tokens" if cut.told else "the server names no context"
+    told = f"the server reports a context of {cut.told} tokens" if cut.told else "the server reports no context"
     last = cut.prompts[-1] if cut.prompts else None
     if cut.verdict == "cut silently" and last is not None:
         if cut.kept is not None:
-            head = f"CUT SILENTLY: of {last.expected} tokens sent it counts {cut.kept}, and answers without a word"
+            head = f"CUT SILENTLY: the server counts {cut.kept} of {last.expected} tokens, and answers without an error"
         else:
-            head = f"CUT SILENTLY: at about {last.expected} tokens the code word at the beginning is lost"
+            head = f"CUT SILENTLY: with about {last.expected} tokens the code word at the beginning is lost"
     elif cut.verdict == "refused" and last is not None:
         head = f"refused, not cut: HTTP {last.status} at {last.expected} tokens"
     elif cut.verdict == "read whole" and last is not None:
-        head = f"read whole, up to {last.expected} tokens"
+        head = f"read completely, up to {last.expected} tokens"
     else:
         head = "UNCLEAR" + (f": {last.reason}" if last is not None and last.reason else "")
     lines = [("long prompts", head), ("", told)]
@@ -147,9 +152,9 @@ def _advice(report: ProbeReport) -> list[str]:
     found = []
     kind = report.server or ""
     if report.pair is not None and report.pair.verdict == "queued":
-        found.append(PARALLEL.get(kind, "the server's setting for requests that run in parallel"))
+        found.append(PARALLEL.get(kind, "raise the server's setting for parallel requests"))
     if report.pair is not None and report.pair.verdict == "sharing bandwidth":
-        found.append("no setting: the machine's bandwidth is shared; a smaller model or fewer bits in its weights")
+        found.append("no setting helps: the machine's bandwidth is the limit; use a smaller model or fewer bits")
     if report.cut is not None and report.cut.verdict == "cut silently":
-        found.append(CONTEXT.get(kind, "a larger context"))
+        found.append(CONTEXT.get(kind, "use a larger context"))
     return found

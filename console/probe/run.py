@@ -1,4 +1,4 @@
-"""The whole probe: one alone, two at the same instant, then many, then long prompts; bounded in requests and time."""
+"""Runs a probe: one request alone, two at once, then many, then long prompts. Requests and time are bounded."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from slotdeck.console.probe.server import Server, TimeUpError, find, told_contex
 
 PROMPT_WORDS = 40
 FIRST_TOKENS = 48
-"""Of the first lone answer, from which the length of the others is chosen."""
+"""Length of the first lone answer, whose speed determines the length of the others."""
 ANSWER_SECONDS = 4.0
-"""That a lone answer is to take about."""
+"""How long a lone answer should take."""
 MIN_TOKENS, MAX_TOKENS = 24, 96
 UNSTEADY = 1.5
-"""Ratio of the speeds of two lone answers from which the server counts as busy with other work."""
+"""Ratio of the speeds of two lone answers, above which the server seems to be busy with other work."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,19 @@ class Limits:
     """Bounds of a probe."""
 
     at_once: int = 8
-    """Requests sent at the same instant in the third stage."""
+    """Simultaneous requests in the third stage."""
     longest: int = 8192
-    """Tokens of the longest prompt; 0: no long prompts."""
+    """Tokens of the longest prompt; 0 for no long prompts."""
     seconds: float = 120.0
 
     @property
     def requests(self) -> int:
-        """The most that are sent: warm-up, two alone, a pair (again if unclear), many, two short and the long ones."""
+        """The most requests: warm-up, two alone, a pair (twice if unclear), many at once, short and long prompts."""
         return 1 + 2 + 4 + self.at_once + (2 + len(sizes(None, self.longest)) if self.longest else 0)
 
-    def in_words(self) -> str:
-        """What will be sent, said beforehand."""
-        long = f"; prompts of up to {self.longest} tokens, to see whether they are cut" if self.longest else ""
+    def describe(self) -> str:
+        """A sentence about what will be sent."""
+        long = f"; then prompts of up to {self.longest} tokens, to see whether they are cut" if self.longest else ""
         return (
             f"at most {self.requests} requests in at most {self.seconds:.0f} s: one to warm up, two alone, "
             f"two at once, {self.at_once} at once, each of {PROMPT_WORDS} words, at most {MAX_TOKENS} tokens out{long}"
@@ -56,14 +56,14 @@ class Limits:
 
 @dataclass
 class ProbeReport:
-    """What was found. ``None``: that stage was not reached."""
+    """The result. ``None`` for a stage that was not reached."""
 
     url: str
     model: str
     server: str | None
-    """Who the server says it is."""
+    """The server's own name for itself."""
     api: str
-    """``openai`` or ``ollama``: its own ``/api/chat``, where ``/v1`` is missing."""
+    """``openai``, or ``ollama`` for Ollama's own ``/api/chat`` if ``/v1`` is missing."""
     warm_up: float | None = None
     """Seconds until the first text of the first request, which may have loaded the model."""
     pair: Pair | None = None
@@ -77,7 +77,7 @@ class ProbeReport:
 async def probe(
     url: str, key: str | None, model: str | None, limits: Limits, say: Callable[[str], None]
 ) -> ProbeReport:
-    """Test the server behind ``url``. Raises RequestFailedError or BusyError when it cannot be tested at all."""
+    """Test the server at ``url``. Raises RequestFailedError or BusyError if it cannot be tested at all."""
     base = base_url(url)
     async with make_client(base, limits.at_once + 1) as client:
         server = await find(client, base, key, model, limits.seconds)
@@ -87,13 +87,13 @@ async def probe(
         try:
             await run.all()
         except TimeUpError:
-            report.notes.append(f"the {limits.seconds:.0f} s were up before the end; --seconds gives more")
+            report.notes.append(f"the probe stopped after {limits.seconds:.0f} s; --seconds allows more")
         report.seconds = time.monotonic() - began
     return report
 
 
 class _Run:
-    """One after the other; every answered stage stands in the report, whatever comes later."""
+    """Runs the stages one after the other. Finished stages stay in the report, whatever happens later."""
 
     def __init__(self, server: Server, limits: Limits, report: ProbeReport, say: Callable[[str], None]) -> None:
         self._server = server
@@ -101,7 +101,7 @@ class _Run:
         self._report = report
         self._say = say
         self._seed = time.time_ns()
-        """Other prompts than any probe before: nothing of them may lie in a prefix cache."""
+        """Prompts differ from those of every earlier probe, so that no prefix cache contains them."""
 
     async def all(self) -> None:
         report, server = self._report, self._server
@@ -117,20 +117,20 @@ class _Run:
         if rates and max(rates) > UNSTEADY * min(rates):
             report.notes.append(
                 f"two requests alone ran at {rates[0]:.0f} and {rates[-1]:.0f} tok/s: the server may be busy "
-                "with other work, and then none of this is certain"
+                "with other work, so these results are uncertain"
             )
-        for attempt in ("two at the same instant", "two at the same instant, once more"):
+        for attempt in ("two requests at once", "two requests at once, again"):
             self._say(attempt)
             streams, _, _ = await self._at_once(2, most)
             pair = report.pair = judge_pair(lone, streams)
             if pair.verdict != "unclear":
                 break
-        self._say(f"{self._limits.at_once} at the same instant")
+        self._say(f"{self._limits.at_once} requests at once")
         many = await self._at_once(self._limits.at_once, most)
         report.slots = count_slots(self._limits.at_once, *many, buffered=pair.buffered)
         if self._limits.longest:
             told = await told_context(server)
-            self._say("prompts that grow")
+            self._say("longer and longer prompts")
             report.cut = await find_cut(
                 self._ask_text, told, longest=self._limits.longest,
                 left=lambda: server.deadline - time.monotonic(), seed=self._seed,
@@ -148,7 +148,7 @@ class _Run:
         return stream_of(await self._ask(most), began)
 
     async def _at_once(self, count: int, most: int) -> tuple[list[Stream], int, int]:
-        """Streams of those that were answered, how many were refused with 503, and how many failed otherwise."""
+        """The streams of answered requests, how many were refused with 503, and how many failed otherwise."""
         await open_connections(self._server.client, self._server.endpoint, count)
         began = time.monotonic()
         answers = await asyncio.gather(*(self._ask(most) for _ in range(count)), return_exceptions=True)

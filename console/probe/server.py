@@ -1,4 +1,4 @@
-"""The server under test: which API it speaks, what it serves, and one request to it."""
+"""The tested server: which API it has, what it serves, and one request to it."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from slotdeck.console.load.client import (
 
 
 class TimeUpError(RuntimeError):
-    """The time for the whole probe has passed."""
+    """The time limit of the whole probe has passed."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """One server. ``native``: Ollama's own API, where it has no ``/v1``. ``deadline`` in monotonic seconds."""
+    """One server. ``native``: it only has Ollama's own API. ``deadline`` is a time of the monotonic clock."""
 
     client: httpx.AsyncClient
     endpoint: Endpoint
     deadline: float
     native: bool = False
     kind: str | None = None
-    """Who it says it is: ``slotdeck``, ``llamacpp``, ``vllm``, ``ollama``, …"""
+    """The server's own name: ``slotdeck``, ``llamacpp``, ``vllm``, ``ollama``, …"""
 
     async def ask(self, prompt: str, most: int) -> Completion:
-        """One answer of at most ``most`` tokens. Raises as ``console.load.client.chat`` does, and TimeUpError."""
+        """Ask for at most ``most`` tokens. Raises the exceptions of ``console.load.client.chat``, and TimeUpError."""
         messages = [{"role": "user", "content": prompt}]
         call = native_chat if self.native else chat
         try:
@@ -49,7 +49,7 @@ class Server:
 
 
 async def find(client: httpx.AsyncClient, url: str, key: str | None, model: str | None, seconds: float) -> Server:
-    """The server behind ``url``. Raises RequestFailedError when none answers, or it serves no such model."""
+    """The server at ``url``. Raises RequestFailedError if none answers or if it does not serve the model."""
     deadline = time.monotonic() + seconds
     try:
         endpoint = await discover(client, url, key, model)
@@ -73,9 +73,9 @@ async def find(client: httpx.AsyncClient, url: str, key: str | None, model: str 
 
 
 async def told_context(server: Server) -> int | None:
-    """Tokens of context that the server says one request may use, from where its kind says it."""
+    """The context of one request that the server reports, in tokens; ``None`` if it reports none."""
     client, endpoint = server.client, server.endpoint
-    if server.kind == "ollama":  # Told for a model that is loaded.
+    if server.kind == "ollama":  # Ollama reports it for loaded models.
         loaded = (await _get(client, f"{endpoint.url}/api/ps", endpoint) or {}).get("models") or []
         value = next((row.get("context_length") for row in loaded if row.get("name") == endpoint.model), None)
     elif server.kind == "llamacpp":
@@ -87,14 +87,14 @@ async def told_context(server: Server) -> int | None:
 
 
 async def _tags(client: httpx.AsyncClient, url: str) -> list[str] | None:
-    """Names of Ollama's models; ``None`` if this is no Ollama."""
+    """Names of Ollama's models; ``None`` if the server is not Ollama."""
     document = await _get(client, f"{url}/api/tags", None)
     rows = document.get("models") if document is not None else None
     return None if rows is None else [str(row.get("name")) for row in rows]
 
 
 async def _get(client: httpx.AsyncClient, url: str, endpoint: Endpoint | None) -> dict[str, Any] | None:
-    """A JSON object, or ``None`` where there is none."""
+    """The JSON object at ``url``; ``None`` if there is none."""
     try:
         response = await client.get(url, headers={} if endpoint is None else endpoint.headers)
         document = response.json() if response.status_code == 200 else None

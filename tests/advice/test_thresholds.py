@@ -107,6 +107,8 @@ def test_of_short_parts_the_longest_is_judged_and_of_long_ones_the_newest() -> N
     assert settled_frames(frames)[0].limits.slots == 2
     long = [frame(i, limits=limits(slots=1 + i // 70)) for i in range(215)]
     assert settled_frames(long)[0].limits.slots == 3
+    edge = [frame(i, limits=limits(slots=1 if i < 90 else 2 if i < 151 else 3)) for i in range(160)]
+    assert settled_frames(edge)[0].limits.slots == 2, "60 s are enough"
 
 
 def test_counters_are_counted_from_the_first_frame_or_from_the_start_of_the_engine() -> None:
@@ -168,6 +170,15 @@ def test_one_request_waiting_is_in_flight_and_lost() -> None:
     finding = died(Window([last], engine_gone=True))
     assert finding is not None
     assert "1 request in flight" in finding.evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("used", "total", "told"), [(GIB, 4 * GIB, ", memory 25% full"), (GIB, None, ""), (None, GIB, "")]
+)
+def test_the_memory_of_a_sudden_end_is_told_if_it_is_known(used: int | None, total: int | None, told: str) -> None:
+    finding = died(Window([frame(0, host=HostInfo(memory_used=used, memory_total=total))], engine_gone=True))
+    assert finding is not None
+    assert finding.evidence[0].endswith(f"2 requests in flight{told}")
 
 
 def test_failed_steps_are_counted_with_their_requests() -> None:
@@ -257,6 +268,19 @@ def test_a_single_restart_counts_if_loading_takes_a_second() -> None:
         finding = cold_start(Window(frames))
         assert (finding is not None) is told
         assert finding is None or finding.cost == load
+
+
+def test_a_cold_start_takes_three_times_as_long_as_usual() -> None:
+    def slots(second: int) -> tuple[SlotInfo, ...]:
+        if second <= 10:
+            return full(3, ttft=1.0)
+        return (slot(0, request_id="late", ttft=3.5, age=0.0),) if second == 70 else ()
+
+    frames = run(71, slots=slots, running=lambda i: len(slots(i)))
+    assert cold_start(Window(frames)) is not None
+    twice = [one.model_copy(update={"slots": tuple(s.model_copy(update={"ttft": 1.2}) for s in one.slots)})
+             if one is not frames[-1] else one for one in frames]  # fmt: skip
+    assert cold_start(Window(twice)) is None
 
 
 @pytest.mark.parametrize(("ttft", "quiet", "cold"), [(2.0, 60, False), (2.1, 60, True), (2.1, 59, False)])
@@ -412,6 +436,7 @@ def test_a_larger_pool_is_whole_blocks_or_none() -> None:
         (20, 0.0, 10.1, 4, False),
         (20, 0.0, 10.0, 20, False),
         (2, 0.0, 50.0, 2, False),
+        (3, 0.0, 50.0, 3, True),
     ],
 )
 def test_swap_counts_from_three_frames_and_pressure_from_a_fifth_of_them(
@@ -422,7 +447,7 @@ def test_swap_counts_from_three_frames_and_pressure_from_a_fifth_of_them(
     assert (finding is not None) is found
     if finding is not None:
         assert finding.changes == {"slots": 2}
-        assert finding.cost == 2 * pressed
+        assert finding.cost == 2 * min(pressed, frames - 1)
 
 
 @pytest.mark.parametrize(
@@ -440,6 +465,19 @@ def test_preemption_is_critical_from_a_fifth_of_all_prefill_or_a_long_stall(
     assert finding.evidence[0] == f"1 preemptions; {again} tokens were computed a second time, {again}% of all prefill"
     assert finding.cost == 3.5 + again / 10
     assert "1 of 3 observed requests were preempted" in finding.evidence[1]
+
+
+def test_a_pool_grows_by_a_quarter_or_to_what_the_slots_need() -> None:
+    pool = PoolInfo(total=1293, live=1000, block_size=16)
+    finding = preemption(Window(run(3, slots=full(4, blocks=None), pool=pool, counters=lambda i: {"preemptions": i})))
+    assert finding is not None
+    assert finding.changes == {"kv_tokens": 1632}, "1616.25 tokens are 102 blocks"
+    assert finding.evidence[1] == "up to 77% of the KV pool was live"
+    roomy = PoolInfo(total=1293, live=1000, block_size=16, bytes_per_token=1000)
+    finding = preemption(Window(run(3, slots=full(4, blocks=26), pool=roomy, counters=lambda i: {"preemptions": i})))
+    assert finding is not None
+    assert finding.changes == {"kv_tokens": 1840}, "4 x 457.6 tokens, each rounded up"
+    assert finding.remedy == "kv_tokens 1293 → 1840, or slots 4 → 2"
 
 
 def test_preempted_time_is_counted_from_the_frames_if_that_is_longer() -> None:
@@ -481,6 +519,13 @@ def test_a_budget_grows_to_steps_that_nobody_minds() -> None:
     slow = prefill(Window(run(20, late=late | {"itl_p95": 0.2}, slots=slots, counters=counters)))
     assert slow is not None
     assert slow.changes == {}
+
+
+def test_the_share_of_cached_tokens_is_told_if_any_were_read() -> None:
+    late = {"ttft_p95": 6.0, "wait_p95": 0.2}
+    finding = prefill(Window(run(3, late=late, counters=lambda i: {"cached_tokens": i, "prompt_tokens": i})))
+    assert finding is not None
+    assert "50% of the prompt tokens came from the prefix cache" in finding.evidence
 
 
 def test_a_budget_grows_eightfold_at_most_and_twofold_if_nothing_is_known() -> None:
@@ -535,6 +580,22 @@ def test_a_stutter_is_four_usual_gaps_and_three_tenths_of_a_second(
     if finding is not None:
         assert finding.changes == {"budget": 128}
         assert f"a prompt was read beside streams {share:.0%} of the time, up to 256 tokens" in finding.evidence[1]
+
+
+def test_a_budget_is_halved_at_least_and_pauses_are_seen_in_the_streams() -> None:
+    def steady(second: int) -> tuple[SlotInfo, ...]:
+        return (slot(0, output_tokens=100 * second), slot(1, "prefill", prompt_tokens=1500))
+
+    finding = budget(Window(run(9, slots=steady, late={"itl_p95": 0.301}, limits=limits(budget=200))))
+    assert finding is not None
+    assert finding.changes == {"budget": 100}
+
+    def one_token(second: int) -> tuple[SlotInfo, ...]:
+        return (slot(0, output_tokens=min(second, 1)), slot(1, "prefill", prompt_tokens=1500))
+
+    finding = budget(Window(run(2, slots=one_token, limits=limits(budget=200))))
+    assert finding is not None
+    assert "gaps of up to 1.0 s" in finding.evidence[0]
 
 
 def test_the_smallest_budget_is_not_lowered_and_a_target_chooses_its_own() -> None:

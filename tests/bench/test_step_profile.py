@@ -83,7 +83,7 @@ def test_without_stacks_the_measured_parts_are_drawn_and_the_reason_is_said() ->
     said: list[str] = []
     picture = draw(Recorded(problem="no py-spy"), NATIVE, "model", said.append)
     assert "matrix products" in picture
-    assert said == ["no py-spy; the flame graph has the measured parts alone"]
+    assert said == ["no py-spy; the flame graph only shows the measured parts"]
     assert measured_tree(NATIVE).weight == pytest.approx(NATIVE.wall)
 
 

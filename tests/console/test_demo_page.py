@@ -88,7 +88,7 @@ async def test_the_demo_asks_first_while_others_are_served() -> None:
         await menu(pilot, control)
         await pilot.press("enter")
         await seen(pilot, "start the demo?")
-        assert "requests of others run or wait here" in screen_text(app)
+        assert "requests of other users run or wait" in screen_text(app)
         await pilot.press("n")
         assert control.wanted == []
         await pilot.press("enter", "y")

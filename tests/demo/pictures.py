@@ -37,7 +37,7 @@ SHOWN = 5
 def record() -> None:
     """Run the demonstration and keep what it told."""
     with RealEngine(port=8000) as engine, tempfile.TemporaryDirectory() as name:
-        asyncio.run(perform(engine.socket, WANTED, seed=1, tell=lambda _event: None, folder=Path(name)))
+        asyncio.run(perform(engine.socket, WANTED, seed=1, on_event=lambda _event: None, folder=Path(name)))
         keep(Path(name))
 
 

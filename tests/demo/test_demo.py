@@ -42,7 +42,7 @@ def settings(server: RunningServer) -> dict[str, Any]:
 def shown(server: RunningServer, wanted: Wanted, folder: Path | None = None, **options: Any) -> DemoState:
     socket = server.settings.socket
     assert socket is not None
-    options = {"tell": lambda _event: None} | options
+    options = {"on_event": lambda _event: None} | options
     return asyncio.run(perform(socket, wanted, seed=1, folder=folder, **options))
 
 
@@ -53,7 +53,7 @@ def test_it_shows_queueing_turn_into_batching_and_leaves_the_settings_as_they_we
     before = settings(server)
     events: list[Event] = []
     wanted = Wanted((3,), ("agent",), ("serial", "continuous"), seconds=3)
-    state = shown(server, wanted, tmp_path / "out", tell=events.append)
+    state = shown(server, wanted, tmp_path / "out", on_event=events.append)
     assert (state.ended, settings(server)) == ("done", before)
     serial, continuous = state.results
     assert serial is not None
@@ -87,7 +87,7 @@ def test_a_scene_changes_more_and_gives_all_of_it_back(server: RunningServer) ->
             limits = server.frame().limits
             seen.append((limits.mode, limits.slots))
 
-    state = shown(server, Wanted(scenes=("blocked",)), tell=look)
+    state = shown(server, Wanted(scenes=("blocked",)), on_event=look)
     assert (state.ended, settings(server)) == ("done", before)
     assert seen == [("serial", 5)]
     serial, continuous = state.results
@@ -134,11 +134,11 @@ def test_it_is_ended_early_and_keeps_what_it_has(server: RunningServer, tmp_path
         socket = server.settings.socket
         assert socket is not None
         wanted = Wanted((2,), ("agent",), ("serial", "static"), seconds=2)
-        return await perform(socket, wanted, seed=1, tell=tell, folder=tmp_path / "out", stop=stop)
+        return await perform(socket, wanted, seed=1, on_event=tell, folder=tmp_path / "out", stop=stop)
 
     state = asyncio.run(run())
     assert (state.ended, settings(server)) == ("stopped", before)
-    assert "the settings are as they were" in state.end_text
+    assert "your settings are restored" in state.end_text
     assert state.done(0)
     assert not state.done(1)
     assert (tmp_path / "out" / "report.txt").exists()
@@ -183,7 +183,7 @@ def test_people_who_are_served_are_asked_for(server: RunningServer, flags: list[
     result = CliRunner().invoke(app, ["demo", *flags, "--socket", str(server.settings.socket)])
     assert result.exit_code == 2, result.output
     assert words in result.stderr
-    assert "1 request of others runs or waits here" in result.stderr
+    assert "1 request of another user runs or waits" in result.stderr
     assert settings(server) == before
     connection.close()
     server.runner.gate.set()
@@ -201,11 +201,11 @@ def test_the_command_prints_the_table(server: RunningServer) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--users", "two"], "--users is a list of numbers"),
-        (["--users", "0"], "--users is a list of numbers"),
-        (["--kinds", "robot"], "--kinds is a list of human, agent, document"),
-        (["--modes", ""], "--modes is a list of serial, static, continuous"),
-        (["--scene", "opera"], "there are blocked, slowest, stutter, pool, promise, and all"),
+        (["--users", "two"], "--users must be a list of numbers"),
+        (["--users", "0"], "--users must be a list of numbers"),
+        (["--kinds", "robot"], "--kinds must be a list of human, agent, document"),
+        (["--modes", ""], "--modes must be a list of serial, static, continuous"),
+        (["--scene", "opera"], "choose from blocked, slowest, stutter, pool, promise, or all"),
     ],
 )
 def test_wrong_use_is_one_sentence(arguments: list[str], words: str) -> None:

@@ -67,12 +67,14 @@ def test_scenes_tell_what_became_of_each() -> None:
 
 
 def test_a_slow_machine_is_asked_for_no_step_and_no_answer_that_takes_too_long() -> None:
-    demo = Demo(Path("engine.sock"), lambda _settings, _trained: [], seed=1, tell=lambda _event: None, recording=None)
+    demo = Demo(
+        Path("engine.sock"), lambda _settings, _trained: [], seed=1, on_event=lambda _event: None, recording=None
+    )
     changes = {"budget": 8192, "slots": 4}
-    assert demo._bearable(changes) == changes  # before the warm-up
+    assert demo._limited(changes) == changes  # before the warm-up
     demo._prefill_speed, demo._decode_speed = 30.0, 6.0
-    assert demo._bearable(changes) == {"budget": 150, "slots": 4}
-    assert demo._bearable({"budget": 64}) == {"budget": 64}
+    assert demo._limited(changes) == {"budget": 150, "slots": 4}
+    assert demo._limited({"budget": 64}) == {"budget": 64}
     assert demo._answer_tokens(Call(0, 0, 40, 600)) == 90
     assert demo._answer_tokens(Call(0, 0, 40, 30)) == 30
 

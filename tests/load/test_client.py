@@ -138,7 +138,7 @@ async def test_the_model_and_its_context_come_from_the_server(fake: FakeOpenAI) 
     url = fake.url  # type: ignore[attr-defined]
     async with httpx.AsyncClient() as client:
         assert await discover(client, url, None, None) == Endpoint(url, "fake", None, 2048)
-        with pytest.raises(RequestFailedError, match="serves fake, not other"):
+        with pytest.raises(RequestFailedError, match="serves fake, but not other"):
             await discover(client, url, None, "other")
         fake.key = "secret"
         with pytest.raises(RequestFailedError, match="--api-key"):

@@ -172,8 +172,8 @@ def test_a_tally_reads_calmly_before_anything_happened() -> None:
 
 def test_a_tally_says_what_its_end_cut_off_and_what_its_tokens_count() -> None:
     tally = Tally(3, requests=5, finished=1, rejected=1, prompt_tokens=20, generated_tokens=9)
-    assert ("requests", "5, 1 answered, 3 cut off by the end") in tally.table()
-    assert ("tokens", "9 generated, 20 prompt, in what was answered") in tally.table()
+    assert ("requests", "5, 1 answered, 3 cut off at the end") in tally.table()
+    assert ("tokens", "9 generated, 20 prompt, in answered requests") in tally.table()
 
 
 async def test_documents_are_long_need_a_few_words_each_and_shrink_when_they_do_not_fit(room: Room) -> None:

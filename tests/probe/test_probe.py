@@ -46,7 +46,7 @@ async def test_one_slot_queues() -> None:
     assert (report.slots.at_once, report.slots.later) == (1, 4)
     assert found_wrong(report)
     text = as_text(report)
-    assert "QUEUED: the second printed nothing until the first was done" in text
+    assert "QUEUED: the second answer began only when the first was done" in text
     assert "1 in effect" in text
 
 
@@ -95,7 +95,7 @@ async def test_what_is_read_whole_is_said_with_how_far_it_was_looked() -> None:
     last = report.cut.prompts[-1]
     assert last.counted is not None
     assert abs(last.counted - last.expected) <= 2
-    assert "read whole, up to" in as_text(report)
+    assert "read completely, up to" in as_text(report)
 
 
 async def test_without_counts_and_without_memory_it_stays_unclear() -> None:
@@ -126,7 +126,7 @@ async def test_time_is_bounded_and_what_was_found_until_then_is_kept() -> None:
     await server.slots.acquire()  # it answers nobody
     report = await probed(server, Limits(at_once=2, longest=0, seconds=0.2))
     assert (report.pair, report.slots, measured(report)) == (None, None, False)
-    assert "were up before the end" in report.notes[0]
+    assert "the probe stopped after" in report.notes[0]
     assert "not measured" in as_text(report)
 
 
@@ -147,7 +147,7 @@ def test_the_command_against_slotdeck_itself(tokenizer: Path, tmp_path: Path, mo
         assert ("QUEUED" in result.stdout) == (mode == "serial")
         assert f"{1 if mode == 'serial' else 3} in effect: of 4 sent at once" in result.stdout
         assert "refused, not cut: HTTP 400" in result.stdout
-        assert "the server names a context of 4096 tokens" in result.stdout
+        assert "the server reports a context of 4096 tokens" in result.stdout
         server.idle()
 
 
