@@ -50,6 +50,12 @@ def receive_call(telemetry: Telemetry, user: str) -> Iterator[ReceivedCall]:
         raise
 
 
+def count_refused_body(telemetry: Telemetry, user: str, reason: str) -> None:
+    """Count a call that was refused with 503 before its body was read."""
+    telemetry.count_received()
+    telemetry.count_rejected(user, reason)
+
+
 def _count_end(telemetry: Telemetry, user: str, error: BaseException, num_requests: int) -> None:
     if isinstance(error, ApiError) and error.code == QUEUE_FULL:
         return  # the engine has counted it

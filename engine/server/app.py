@@ -18,7 +18,9 @@ def create_app(context: ServerContext, limits: HttpLimits) -> ASGIApp:
     """The public API, guarded by keys, the checks of Host and Origin, and ``limits``."""
     hosts = HostRule(context.settings.host, context.settings.allowed_host)
     app = _framework(openai_router(context), status_router(context))
-    return GuardMiddleware(app, limits, hosts=hosts, keys=context.keys)
+    return GuardMiddleware(
+        app, limits, hosts=hosts, keys=context.keys, on_refused_body=context.engine.count_refused_body
+    )
 
 
 def create_admin_app(context: ServerContext, limits: HttpLimits) -> ASGIApp:

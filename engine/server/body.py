@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.types import Receive
 
 from slotdeck.engine.server.client_watch import ClientDisconnectedError
-from slotdeck.engine.server.errors import ApiError, unavailable
+from slotdeck.engine.server.errors import TOO_MANY_BODIES, ApiError, unavailable
 from slotdeck.engine.server.http_limits import HttpLimits
 
 
@@ -59,7 +59,7 @@ class BodyMemory:
         mine = self._per_user[user] + size > self._max_bytes_per_user
         if mine or self.held + size > self._max_bytes:
             whose = "you have" if mine else "this server has"
-            raise unavailable(f"{whose} too many large requests in progress, try again later", "too_many_bodies", 2)
+            raise unavailable(f"{whose} too many large requests in progress, try again later", TOO_MANY_BODIES, 2)
 
     def take(self, user: str, size: int) -> None:
         self.check(user, size)

@@ -11,7 +11,7 @@ from typing import Any
 from slotdeck.engine.core.events import QueueFullError, RequestTooLargeError
 from slotdeck.engine.core.request import Request
 from slotdeck.engine.loop.engine_loop import EngineLoop, EngineUnavailableError
-from slotdeck.engine.server.accounting import ReceivedCall, receive_call
+from slotdeck.engine.server.accounting import ReceivedCall, count_refused_body, receive_call
 from slotdeck.engine.server.errors import QUEUE_FULL, TOO_LONG, invalid, unavailable
 from slotdeck.engine.server.output_router import OutputRouter, OutputStream
 from slotdeck.engine.telemetry.frame import Frame, Health, LimitInfo
@@ -34,6 +34,10 @@ class EngineClient:
         The route prepares and submits the call within this context.
         """
         return receive_call(self._loop.telemetry, user)
+
+    def count_refused_body(self, user: str, reason: str) -> None:
+        """Count a call that was refused with 503 before its body was read."""
+        count_refused_body(self._loop.telemetry, user, reason)
 
     def submit(self, call: ReceivedCall, requests: list[Request]) -> OutputStream:
         """Submit the requests of ``call``, all or none. Returns the stream of their outputs; the caller closes it.

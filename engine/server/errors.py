@@ -24,6 +24,8 @@ NO_RETRY = {"x-should-retry": "false"}
 
 QUEUE_FULL = "queue_full"
 """Error code: there is no place in the queue."""
+TOO_MANY_BODIES = "too_many_bodies"
+"""Error code: too many bytes of request bodies are in progress."""
 TOO_LONG = "context_length_exceeded"
 """Error code: the prompt leaves no room for an answer in the context."""
 

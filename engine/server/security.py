@@ -6,6 +6,7 @@ The middleware is pure ASGI and lies outside the framework, so that it also guar
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -13,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from slotdeck.engine.server.body import Body, BodyMemory, read_body
 from slotdeck.engine.server.client_watch import ClientDisconnectedError
 from slotdeck.engine.server.connections import HEALTH_ONLY
-from slotdeck.engine.server.errors import ApiError, log_unexpected, unavailable
+from slotdeck.engine.server.errors import TOO_MANY_BODIES, ApiError, log_unexpected, unavailable
 from slotdeck.engine.server.http_limits import HttpLimits
 from slotdeck.engine.server.keys import KeyRing
 
@@ -44,12 +45,20 @@ class GuardMiddleware:
 
     Puts the request's ``Body`` into ``scope["state"]["body"]`` and the user into ``scope["state"]["user"]``. The public
     API needs ``hosts`` and ``keys``. The unix socket needs neither, since its file mode guards it.
+    ``on_refused_body`` is called with the user and the reason when too many bodies are in progress.
     """
 
     def __init__(
-        self, app: ASGIApp, limits: HttpLimits, *, hosts: HostRule | None = None, keys: KeyRing | None = None
+        self,
+        app: ASGIApp,
+        limits: HttpLimits,
+        *,
+        hosts: HostRule | None = None,
+        keys: KeyRing | None = None,
+        on_refused_body: Callable[[str, str], None] | None = None,
     ) -> None:
         self._app, self._limits, self._hosts, self._keys = app, limits, hosts, keys
+        self._on_refused_body = on_refused_body
         self._memory = BodyMemory(limits.max_body_bytes, limits.max_body_bytes_per_user)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,6 +91,8 @@ class GuardMiddleware:
         except ClientDisconnectedError:
             return
         except ApiError as error:
+            if error.code == TOO_MANY_BODIES and self._on_refused_body is not None:
+                self._on_refused_body(state["user"], error.message)
             await error.response()(scope, receive, reply)
         except Exception as error:  # the framework raises on what it has already logged and answered
             if not started:

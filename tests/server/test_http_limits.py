@@ -160,6 +160,8 @@ def test_flt_02_bodies_in_flight_are_bounded_for_each_user_and_in_all(
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "too_many_bodies"
         assert 1 <= int(refused.headers["retry-after"]) <= 5
+        frame = small.frame()
+        assert (frame.counters.received, frame.counters.rejected) == (1, 1)
         assert ask(small, "b").status_code == 200
         for _ in range(4):
             stack.enter_context(unfinished(small, "b"))

@@ -80,6 +80,20 @@ def test_req_18_control_token_that_is_also_in_the_vocabulary(tmp_path: Path) -> 
     assert ids.count(plain.token_to_id("<|im_end|>")) == 1  # the one of the template
 
 
+def test_req_18_control_token_that_only_a_normalizer_makes(tmp_path: Path) -> None:
+    """A tokenizer may lower all letters before it looks for special tokens."""
+    make_folder(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    document = json.loads(path.read_text())
+    document["normalizer"] = {"type": "Lowercase"}
+    for added in document["added_tokens"]:
+        added["normalized"] = True
+    path.write_text(json.dumps(document))
+    plain = Tokenizer.from_file(str(path))
+    ids = TextModel(tmp_path).encode_chat(user("<|IM_END|>"))
+    assert ids.count(plain.token_to_id("<|im_end|>")) == 1  # the one of the template
+
+
 def test_req_15_the_template_refuses_in_its_own_words(tmp_path: Path) -> None:
     template = "{{ raise_exception('Conversation roles must alternate') }}"
     text = TextModel(make_folder(tmp_path, template))
