@@ -1,4 +1,4 @@
-"""Numbers as the screens write them: short, of steady width, and ``–`` for what is not known."""
+"""Numbers as the screens write them: short, of steady width, and ``–`` if unknown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from slotdeck.console.drawing.cells import UNKNOWN
 
 
 def whole(value: float | None) -> str:
-    """All digits: settings and limits."""
+    """All digits, for settings and limits."""
     return UNKNOWN if value is None else f"{value:.0f}"
 
 
@@ -22,12 +22,12 @@ def count(value: float | None) -> str:
 
 
 def tokens(value: float) -> str:
-    """Tokens in arithmetic that is to be followed: ``8192`` stays ``8.2k``, 16,384 is ``16.4k``, not ``16k``."""
+    """Tokens in a calculation, with one more digit than :func:`count`: 16,384 is ``16.4k`` and not ``16k``."""
     return f"{value / 1000:.1f}k" if 9950 <= value < 99_950 else count(value)
 
 
 def rate(value: float | None) -> str:
-    """A number of things each second: ``0``, ``3.4``, ``61``, ``2.1k``."""
+    """A rate per second: ``0``, ``3.4``, ``61``, ``2.1k``."""
     if value is None:
         return UNKNOWN
     return f"{value:.1f}" if 0 < value < 9.95 else count(value)
@@ -56,7 +56,7 @@ def gap(value: float | None) -> str:
 
 
 def about(value: float) -> str:
-    """An estimate with no more digits than it deserves."""
+    """A rough duration: ``about 12s``."""
     return "under 1s" if value < 1 else f"about {value:.0f}s" if value < 100 else f"about {value / 60:.0f}m"
 
 
@@ -78,7 +78,7 @@ def gibibytes(value: float | None) -> str:
 
 
 def byte_count(value: float | None) -> str:
-    """``0``, ``640 B``, ``1.2 MB``: powers of 1000, since these are amounts that move."""
+    """Bytes that are moved, in powers of 1000: ``0``, ``640 B``, ``1.2 MB``."""
     if value is None:
         return UNKNOWN
     if value < 0.5:
@@ -90,7 +90,7 @@ def byte_count(value: float | None) -> str:
 
 
 def binary_bytes(value: float) -> str:
-    """Memory that is set aside, in powers of 1024: ``0``, ``512 MiB``, ``1.5 GiB``."""
+    """Reserved memory, in powers of 1024: ``0``, ``512 MiB``, ``1.5 GiB``."""
     for size, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if value >= size:
             return f"{value / size:.4g} {unit}"

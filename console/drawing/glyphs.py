@@ -11,7 +11,7 @@ SPARK = "▁▂▃▄▅▆▇█"
 BAR_LIVE, BAR_CACHED, BAR_FREE = "█", "▒", "░"
 
 STATE_MARKS = {"idle": "·", "prefill": "▸", "decode": "●", "held": "■", "preempted": "!", "swapped": "⇄"}
-"""One mark for each state of a slot; the word always stands beside it."""
+"""One mark for each state of a slot. The name of the state is always shown beside it."""
 
 ASCII_TWINS = str.maketrans(
     {
@@ -41,13 +41,13 @@ def shares(parts: Sequence[int], width: int) -> list[int]:
 
 
 def progress(done: int, whole: int, width: int) -> tuple[str, str]:
-    """A bar of ``width`` cells as its full and its empty part."""
+    """The full and the empty part of a progress bar of ``width`` cells."""
     full = min(width, done * width // whole) if whole > 0 else 0
     return BAR_LIVE * full, BAR_FREE * (width - full)
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The last ``width`` values, scaled from 0 to the largest of them; a value of 0 still gets the lowest bar."""
+    """The last ``width`` values, scaled from 0 to the largest of them. A value of 0 still gets the lowest bar."""
     shown = values[-width:] if width > 0 else []
     top = max(shown, default=0.0)
     if top <= 0:
@@ -79,7 +79,7 @@ def _doublings(ratio: float) -> int:
 
 
 def to_ascii(text: str) -> str:
-    """The same cells in ASCII: known signs become their twins, all else ``?`` (two for a wide character)."""
+    """The text in ASCII with the same width: known signs become their twins, all others ``?``."""
     if text.isascii():
         return text
     from slotdeck.console.drawing.cells import cell_width

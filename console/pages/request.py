@@ -22,7 +22,7 @@ from slotdeck.engine.telemetry.requests.detail import RequestDetail
 
 ASK_SECONDS = 1.0
 WIDE = 112
-"""Columns from which prefill chunks stand beside the gaps."""
+"""Width of the terminal from which the prefill chunks stand beside the gaps."""
 ENDED = ("finished", "cancelled", "failed", "rejected")
 
 

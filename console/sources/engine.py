@@ -30,15 +30,15 @@ FRAMES_PER_SECOND = 4
 SILENCE_LIMIT = 5.0
 """Seconds without a frame after which the connection counts as lost."""
 COMMAND_LIMIT = 5.0
-"""Seconds that a command may take."""
+"""Longest time for a command, in seconds."""
 FIRST_PAUSE, MAX_PAUSE = 0.25, 4.0
-"""Seconds between attempts to connect: doubled after each failure up to the longest."""
+"""Seconds between attempts to connect. The pause doubles after each failure, up to the longest."""
 MAX_FRAME = 8 << 20
-"""Bytes of one line beyond which the other side does not speak our protocol."""
+"""Longest line in bytes. Whoever sends a longer one does not speak this protocol."""
 
 
 class EngineSource:
-    """One engine behind the admin socket at ``socket``; ``log`` is the file that it writes, if there is one."""
+    """One engine behind the admin socket at ``socket``. ``log`` is its log file, if there is one."""
 
     def __init__(
         self, socket: Path, *, log: Path | None = None, sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep
@@ -48,7 +48,7 @@ class EngineSource:
         self._sleep = sleep
         self._last: Frame | None = None
         self._pid: int | None = None
-        """Of the engine that sent the last frame, if this machine knows a process of that number."""
+        """Process id of the engine that sent the last frame, if this machine has such a process."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -66,13 +66,13 @@ class EngineSource:
         )
 
     async def updates(self) -> AsyncIterator[Update]:
-        """Frames as they come, a :class:`Disconnected` for every failed attempt, for ever.
+        """Frames as they come, and a :class:`Disconnected` for every failed attempt, without end.
 
         The first frame of each connection is followed by the :class:`Past`. After a lost connection to an engine that
         still runs, the first frame has the events that were missed.
         """
         pause = FIRST_PAUSE
-        await asyncio.to_thread(importlib.import_module, "httpx")  # a tenth of a second in which keys still work
+        await asyncio.to_thread(importlib.import_module, "httpx")  # takes a tenth of a second; keys work meanwhile
         while True:
             reason = "the engine closed the connection"
             try:
@@ -94,11 +94,11 @@ class EngineSource:
         before, self._last = self._last, frame
         pid = frame.engine.pid
         if before is None or before.boot_id != frame.boot_id:
-            # Of an engine in a container the number means nothing here.
+            # The process id of an engine in a container means nothing here.
             self._pid = pid if pid is not None and lives(pid) else None
 
     def _lost(self, reason: str) -> Disconnected:
-        """What a lost connection means: the engine has ended, another one is coming up, or it is only silent."""
+        """Find out whether the engine has ended, another one is starting, or only the connection was lost."""
         pid = self._pid
         if pid is not None and not lives(pid):
             if (other := lock_holder(self.socket)) is not None:
@@ -112,10 +112,10 @@ class EngineSource:
         return Disconnected(reason)
 
     async def _stream(self) -> AsyncIterator[Frame]:
-        """One connection: frames until the other side ends it. Raises what httpx raises, and ValueError."""
+        """The frames of one connection. Raises the errors of httpx, and ValueError."""
         async with (
             self._client() as client,
-            client.stream("GET", "/admin/stream", params=self._where_to_begin()) as response,
+            client.stream("GET", "/admin/stream", params=self._stream_parameters()) as response,
         ):
             if response.status_code != 200:
                 raise ValueError(messages.refusal(response.status_code, None))
@@ -132,7 +132,7 @@ class EngineSource:
                         yield Frame.model_validate_json(bytes(line))
 
     async def _past(self) -> Past | None:
-        """What the engine keeps of the last minutes; ``None`` if it does not tell."""
+        """The frames that the engine keeps of the last minutes; ``None`` if it does not send them."""
         try:
             async with self._client() as client:
                 response = await client.get("/admin/past")
@@ -140,10 +140,10 @@ class EngineSource:
                 return None
             return await asyncio.to_thread(_frames, response.content)
         except Exception:
-            return None  # The plots then begin now; whatever is wrong will show in the stream.
+            return None  # The plots then begin now. If something is wrong, the stream will fail too.
 
-    def _where_to_begin(self) -> dict[str, str]:
-        """Parameters of the stream: its pace, and after a lost connection the events that were seen."""
+    def _stream_parameters(self) -> dict[str, str]:
+        """Parameters of the stream: its rate, and after a lost connection the last event that was seen."""
         wanted = {"rate": str(FRAMES_PER_SECOND)}
         if self._last is not None and self._last.event_cursor is not None:
             wanted |= {"boot_id": self._last.boot_id, "events_after": str(self._last.event_cursor)}
@@ -195,7 +195,7 @@ class EngineSource:
         )
 
     def _explain(self, error: Exception) -> str:
-        """One short sentence for what went wrong on the way."""
+        """One short sentence that says what went wrong."""
         import httpx
 
         if isinstance(error, httpx.ConnectError):
@@ -216,7 +216,7 @@ def _frames(lines: bytes) -> Past:
 
 
 def _never_sent(error: Exception) -> bool:
-    """True if the other side cannot have taken the command."""
+    """True if the other side cannot have received the command."""
     import httpx
 
     return isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))

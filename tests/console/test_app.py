@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import pytest
-from textual.color import Color
-from textual.command import CommandList, CommandPalette
-from textual.theme import Theme
 
 from slotdeck.console.app import ConsoleApp
-from slotdeck.console.drawing.cells import plain
-from slotdeck.console.keys.actions import ACTIONS, SETTING_KEYS, Command
-from slotdeck.console.keys.keymap import Keymap
-from slotdeck.console.pages.page_registry import PAGES, make_page
-from slotdeck.console.screens.help import HelpScreen, help_lines
 from slotdeck.console.settings.values import LIVE_SETTINGS
 from slotdeck.console.sources.base import Answer
 from slotdeck.console.sources.recording import RecordingSource
-from slotdeck.console.terminal.configuration import ConsoleConfiguration
 from tests.support import frames
 from tests.support.console_app import GONE, FakeLoad, confirmed, console, screen_text, seen, until
 
@@ -243,25 +231,6 @@ async def test_the_refresh_rate_goes_down_and_round() -> None:
         await seen(pilot, "drawn 4 times a second")
 
 
-async def test_keys_of_the_user_replace_those_of_the_registry_and_bad_ones_are_reported() -> None:
-    own: dict[str, Any] = {
-        "pause": "x",
-        "load": ["f5", "L"],
-        "nonsense": "n",
-        "undo": "q",
-    }
-    app, _source = console(frames.steady(), configuration=ConsoleConfiguration(keys=own))
-    async with app.run_test(size=SIZE) as pilot:
-        await seen(pilot, "slots 3/4")
-        toasts = [n.message for n in app._notifications]
-        assert any("nonsense" in toast for toast in toasts)
-        assert any("undo cannot have 'q'" in toast for toast in toasts)
-        await pilot.press("space")
-        assert "PAUSED" not in screen_text(app)
-        await pilot.press("x")
-        await seen(pilot, "PAUSED")
-
-
 async def test_simulated_users_start_stop_and_leave_with_the_console() -> None:
     load = FakeLoad()
     app, _source = console(frames.empty(), load=load)
@@ -278,23 +247,6 @@ async def test_simulated_users_start_stop_and_leave_with_the_console() -> None:
     assert not load.running
 
 
-async def test_themes_cycle_and_a_broken_user_theme_gives_one_toast(tmp_path: Path) -> None:
-    folder = tmp_path / "data_home" / "slotdeck" / "themes"
-    folder.mkdir(parents=True)
-    (folder / "broken.toml").write_text('name = "x"\nprimary = "not a colour"\n')
-    app, _source = console(frames.steady())
-    async with app.run_test(size=SIZE) as pilot:
-        await seen(pilot, "slots 3/4")
-        toasts = [n.message for n in app._notifications]
-        assert len(toasts) == 1
-        assert toasts[0].startswith("theme broken.toml: ")
-        before = app.theme
-        for _ in app._themes:
-            await pilot.press("t")
-            await seen(pilot, f"theme {app.theme}")
-        assert app.theme == before
-
-
 async def test_screenshot_lands_in_the_state_folder(tmp_path: Path) -> None:
     app, _source = console(frames.steady())
     async with app.run_test(size=SIZE) as pilot:
@@ -302,92 +254,6 @@ async def test_screenshot_lands_in_the_state_folder(tmp_path: Path) -> None:
         await pilot.press("f8")
         [picture] = (tmp_path / "state_home" / "slotdeck" / "screenshots").glob("*.svg")
         assert "SmolLM2" in picture.read_text("utf-8")
-
-
-async def test_help_lists_every_action_and_closes() -> None:
-    app, _source = console(frames.steady())
-    async with app.run_test(size=SIZE) as pilot:
-        await seen(pilot, "slots 3/4")
-        await pilot.press("question_mark")
-        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
-        panel = app.screen
-        assert isinstance(panel, HelpScreen)
-        shown: set[str] = set()
-        for _ in range(20):
-            shown |= {plain(line).strip() for line in panel.canvas.lines}
-            await pilot.press("pagedown")
-        for action in ACTIONS:
-            assert any(line.startswith(f"{action.shown} ") and action.help[:30] in line for line in shown), action
-        assert any(line.startswith("–: unknown.") for line in shown), "the last line can be reached"
-        await pilot.press("j", "escape")
-        await until(pilot, lambda: app.screen is app.base)
-        await pilot.press("f1", "q")
-        await until(pilot, lambda: app.screen is app.base)
-
-
-async def test_the_palette_runs_actions() -> None:
-    app, _source = console(frames.steady())
-    async with app.run_test(size=SIZE) as pilot:
-        await seen(pilot, "slots 3/4")
-        await pilot.press("colon")
-        await until(pilot, lambda: isinstance(app.screen, CommandPalette))
-        palette = app.screen.query_one(CommandList)
-        await pilot.press(*"pause")
-        await until(pilot, lambda: palette.option_count and "pause" in str(palette.options[0].prompt))
-        await pilot.press("enter")
-        await seen(pilot, "PAUSED")
-
-
-async def test_every_command_has_a_handler_on_every_page_that_has_its_key() -> None:
-    app, _source = console(frames.steady())
-    async with app.run_test(size=SIZE):
-        services = app.services
-        pages = {name: make_page(name, services.context).handlers for name in PAGES}
-    tables = pages | {"panel": services.settings_panel.handlers}
-    for action in ACTIONS:
-        for page in action.pages:
-            assert action.command in tables[page], f"{page} has a key for {action.label} and no handler"
-        everywhere = action.command in services.handlers
-        assert everywhere or any(action.command in table for table in pages.values()), action.label
-    known: dict[str, Any] = {action.command for action in ACTIONS}
-    assert all(set(table) <= known for table in (services.handlers, *tables.values())), "a handler without a key"
-
-
-@pytest.mark.parametrize("editing", [False, True])
-@pytest.mark.parametrize("page", [*PAGES, "panel"])
-def test_no_two_actions_want_the_same_key(page: str, editing: bool) -> None:
-    keymap = Keymap()
-    refused = "browsing" if editing else "editing"
-    here = [a for a in ACTIONS if a.mode != refused and (not a.pages or page in a.pages)]
-    for action in here:
-        for key in action.keys:
-            met = keymap.action_for(key, editing=editing, page=page)
-            assert met is not None
-            assert met is action or bool(met.pages) > bool(action.pages), f"two actions want {key}"
-    assert "q" in {key for action in here for key in action.keys}
-
-
-def test_help_and_footer_list_the_registry() -> None:
-    keymap = Keymap()
-    text = "\n".join(plain(line) for line in help_lines(keymap))
-    assert "At temperature 0" in text, "NUM-01: what people expect of it"
-    for action in ACTIONS:
-        assert action.shown in text
-        assert action.help[:40] in text
-    assert set(SETTING_KEYS.values()) >= {"s", "c", "d", "b"}
-    assert sum(len(actions) for actions in keymap.groups().values()) == len(ACTIONS)
-    footer = plain(keymap.footer_line(editing=False, width=300))
-    for action in ACTIONS:
-        if action.footer is not None and action.mode != "editing" and (not action.pages or "live" in action.pages):
-            assert action.label in footer
-
-
-async def test_the_palette_lists_the_registry() -> None:
-    app, _source = console(frames.steady())
-    async with app.run_test(size=SIZE):
-        commands = {command.help for command in app.get_system_commands(app.screen)}
-    expected = {a.help for a in ACTIONS if a.mode != "editing" and a.command is not Command.PALETTE}
-    assert {text.rpartition(" (")[0] for text in commands} == expected
 
 
 async def test_client_text_is_never_markup() -> None:
@@ -415,35 +281,3 @@ async def test_a_tick_without_changes_repaints_nothing() -> None:
         slots[3] = slots[3].model_copy(update={"output_tokens": 399})
         source.give(frames.busy(1).model_copy(update={"slots": tuple(slots)}))
         await until(pilot, lambda: sum(painted) == 1, "one changed row")
-
-
-def contrast_ratio(one: Color, other: Color) -> float:
-    """As WCAG defines it."""
-
-    def luminance(colour: Color) -> float:
-        parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour.normalized]
-        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
-
-    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def test_themes_are_readable() -> None:
-    """Labels and states keep a contrast of 4.5, quiet text one of 3, on every theme with colours of its own."""
-    from slotdeck.console.terminal.themes import SLOT_STATES, load_themes
-
-    themes, problems = load_themes()
-    assert problems == []
-    assert set(themes) == {"slotdeck-dark", "slotdeck-light", "slotdeck-contrast", "slotdeck-ansi"}
-    for theme in themes.values():
-        assert isinstance(theme.theme, Theme)
-        if theme.theme.ansi:
-            continue
-        ground = Color.parse(theme.theme.background or "")
-        for name, style in theme.styles.items():
-            assert style.color is not None
-            contrast = contrast_ratio(ground, Color.from_rich_color(style.color))
-            if name in ("label", "value", "text", "warn", "critical", "ok", "key", *SLOT_STATES[1:]):
-                assert contrast >= 4.5, (theme.theme.name, name, contrast)
-            elif name in ("idle", "cached"):
-                assert contrast >= 3, (theme.theme.name, name, contrast)

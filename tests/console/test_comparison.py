@@ -1,4 +1,4 @@
-"""Before and after a change: the minute before beside the minute after, with n, or that nothing can be said."""
+"""The minutes before and after a change are compared, or reported as having too few samples."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def at(seconds: float, *, preemptions: int = 0, minute: Any = frames.MINUTE, **l
     return frames.frame(time=time, counters=counters, minute=minute, limits=settings, events=())
 
 
-def card(comparer: Comparer) -> list[str]:
+def table(comparer: Comparer) -> list[str]:
     assert comparer.comparison is not None
     lines = comparison_lines(comparer.comparison, 80)
     assert all(line_width(line) == 80 for line in lines)
@@ -46,7 +46,7 @@ def test_the_minute_before_and_the_minute_after_stand_side_by_side() -> None:
     comparer = Comparer()
     changed(comparer)
     assert comparer.finished is not None
-    rows = [" ".join(line.split()) for line in card(comparer)]
+    rows = [" ".join(line.split()) for line in table(comparer)]
     assert rows == [
         "± slots 4→8 60 s before and after esc closes",
         "TTFT p95 ITL p95 tok/s preempted",
@@ -97,13 +97,13 @@ def test_before_that_it_says_when_the_comparison_comes() -> None:
     comparer.add(at(0))
     comparer.add(at(1, revision=4, slots=8))
     comparer.add(at(21, revision=4, slots=8))
-    assert card(comparer)[0].startswith("± slots 4→8  compared in 40 s")
+    assert table(comparer)[0].startswith("± slots 4→8  compared in 40 s")
 
 
 def test_too_little_traffic_is_reported_instead_of_guessing() -> None:
     comparer = Comparer()
     changed(comparer, ttft_p95=None, ttft_count=0, itl_p95=0.1, itl_count=12)
-    text = "\n".join(card(comparer))
+    text = "\n".join(table(comparer))
     assert "not enough traffic to compare: first tokens 41→0, gaps 2.3k→12" in text
     assert "%" not in text
 
@@ -111,7 +111,7 @@ def test_too_little_traffic_is_reported_instead_of_guessing() -> None:
 def test_a_side_with_few_samples_gets_no_percentage() -> None:
     comparer = Comparer()
     changed(comparer, ttft_p95=0.5, ttft_count=2)
-    line = card(comparer)[-1]
+    line = table(comparer)[-1]
     assert "n < 5" in line
     assert "+36%" in line
 

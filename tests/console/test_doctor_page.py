@@ -1,4 +1,4 @@
-"""The Doctor page: it speaks when something is wrong, is silent with numbers when not, and rests when hidden."""
+"""The Doctor page: findings and remedies, the numbers of a healthy engine, and no work while hidden."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine dies, or comes back, under a console that runs."""
+"""The engine dies or is restarted while a console runs."""
 
 from __future__ import annotations
 

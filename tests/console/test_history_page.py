@@ -1,4 +1,4 @@
-"""The History page over a real history file: stepping, jumping, days, playing; and what it looks like."""
+"""The History page over a real history file: stepping, jumping, days and playing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever clients and servers put into labels, names and reasons: every page and panel keeps its lines whole."""
+"""Hostile labels, names and reasons of clients and servers never break a line of a page or panel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines and numbers: exact widths whatever comes in, honest formats."""
+"""Lines and numbers: exact widths for any input, correct formats."""
 
 from __future__ import annotations
 

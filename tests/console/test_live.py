@@ -1,4 +1,4 @@
-"""What the Live screen says, at the sizes people have."""
+"""What the Live page shows, at common terminal sizes."""
 
 from __future__ import annotations
 

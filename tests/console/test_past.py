@@ -1,4 +1,4 @@
-"""A console that comes late knows what one that was there from the begin knows; and an hour costs no memory."""
+"""A console that attaches late knows what an earlier one knows, and an hour of frames needs no more memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def story(drawn: list[tuple[list[SlotState], int, int, bool]]) -> list[Frame]:
 
 
 def kept(told: list[Frame]) -> Past:
-    """What an engine gives of them to one who comes late."""
+    """What an engine keeps of these frames for a console that attaches late."""
     past = RecentFrames()
     for frame in told:
         past.add(frame)

@@ -1,4 +1,4 @@
-"""The Request screen: a real run's request, one that still waits, one that ended, and whatever a server may send."""
+"""The Request page: a recorded request, a waiting one, an ended one, and arbitrary data from a server."""
 
 from __future__ import annotations
 

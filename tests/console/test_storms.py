@@ -1,4 +1,4 @@
-"""What terminals do to a console in rough times: resized without end, detached, stuck behind a slow disk, left idle."""
+"""A console under stress: many resizes, detached, behind a slow disk, left idle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the last minutes leave behind: samples, changes of settings, the plots and the slot timeline drawn from them."""
+"""The last minutes: samples, changes of settings, and the plots and slot timeline drawn from them."""
 
 from __future__ import annotations
 
