@@ -155,6 +155,7 @@ def test_very_many_chunks_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     chunks = run.detail("a").chunks
     assert len(chunks) == 4
     assert sum(chunk.tokens for chunk in chunks) == sum(chunk.steps for chunk in chunks) == 20
+    assert [chunk.tokens for chunk in chunks[:3]] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -271,6 +272,10 @@ def test_the_number_of_ended_requests_is_bounded(monkeypatch: pytest.MonkeyPatch
         run.finish()
     assert list(run.telemetry.requests._ended) == ["r2", "r3", "r4"]
     assert run.telemetry.requests._ended_tokens == 3
+    monkeypatch.setattr(request_log, "MAX_ENDED_TOKENS", 4)
+    run.submit("r5", prompt=4, output=2)
+    run.finish()
+    assert list(run.telemetry.requests._ended) == ["r3", "r4", "r5"], "four tokens are still within the bound"
     assert run.telemetry.requests.detail("nobody") is None
 
 

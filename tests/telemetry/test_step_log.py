@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from slotdeck.engine.telemetry import step_log
-from slotdeck.engine.telemetry.step_log import StepLog, StepWork, work_of
+from slotdeck.engine.telemetry.step_log import StepLog, StepWork, read_samples, work_of
 from tests.support.core_engine import Engine
 
 
@@ -48,3 +50,16 @@ def test_the_oldest_steps_go(monkeypatch: pytest.MonkeyPatch) -> None:
     samples, cursor = log.since(0)
     assert [sample.ended for sample in samples] == [3.0, 4.0]
     assert cursor == 5
+
+
+def test_samples_come_back_from_json() -> None:
+    log, engine = StepLog(), Engine()
+    engine.add(10, output=3)
+    for now in (1.0, 2.0):
+        log.on_step(engine.step(), 0.5, now)
+    samples, _ = log.since(0)
+    assert read_samples(json.loads(json.dumps(samples))) == samples
+    assert isinstance(read_samples(json.loads(json.dumps(samples)))[0].work, StepWork)
+    for nonsense in ([[1, 2]], [[[1, 2], 1.0, 1.0, None]], [5]):
+        with pytest.raises(ValueError, match="no measured steps"):
+            read_samples(nonsense)

@@ -248,9 +248,10 @@ def test_windows_are_computed_at_most_once_a_second() -> None:
     run.step(2)
     kept = run.telemetry.windows()
     run.step(2)
-    run.now = START + DECODE * 2 + 4 * PER_PREFILL_TOKEN + 0.99
+    computed = START + DECODE * 2 + 4 * PER_PREFILL_TOKEN
+    run.now = computed + 0.99
     assert run.telemetry.windows() is kept
-    run.now += 0.02
+    run.now = computed + 1.0
     assert run.telemetry.windows()[0].itl_count == 3
 
 
