@@ -1,4 +1,4 @@
-"""Where files lie, by XDG. Apart from the settings so that a start can ask for a path before it loads those."""
+"""Paths of files, as XDG defines them. Apart from the settings, so that a path is known before they are loaded."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def config_file() -> Path:
 
 
 def cache_folder() -> Path:
-    """Where fetched models and converted tokenizers live; ``SLOTDECK_CACHE`` moves it."""
+    """The folder of fetched models and converted tokenizers; ``SLOTDECK_CACHE`` moves it."""
     named = os.environ.get(CACHE_VARIABLE)
     return Path(named) if named else platformdirs.user_cache_path(APP_NAME)
 
 
 def state_folder() -> Path:
-    """Where logs and the history live."""
+    """The folder of logs and of the history."""
     return platformdirs.user_state_path(APP_NAME)
 
 
@@ -38,7 +38,7 @@ def history_path() -> Path:
 def default_socket() -> Path:
     """The admin socket of this user's engine: in the runtime folder, else in the state folder.
 
-    Not in a shared ``/tmp``, where another user could stand in its place.
+    It is never in a shared ``/tmp``, where another user could create it first.
     """
     named = os.environ.get("XDG_RUNTIME_DIR")
     runtime = Path(named) if named else Path(f"/run/user/{os.getuid()}")

@@ -1,1 +1,1 @@
-"""What the engine tells about itself: frames, events, counters, rolling windows, host probes."""
+"""What the engine reports about itself: frames, events, counters, rolling windows, host measurements, history."""

@@ -1,4 +1,4 @@
-"""How long somebody in the queue will likely wait: from what runs now and how requests went lately."""
+"""Estimates how long a waiting request will wait, from the requests that run now and the ones that ended lately."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How requests went lately; ``None`` fields: nothing measured yet."""
+    """Recent measurements of finished requests; a field is ``None`` if nothing was measured yet."""
 
     output: float | None
     """Mean output of the last 20 that finished, tokens."""
@@ -39,10 +39,10 @@ def wait_estimates(
 ) -> list[float | None]:
     """Seconds until each of ``waiting`` requests likely gets a slot, in queue order.
 
-    Each running request is taken to end at the usual output length (or, past that, at half of what it may still
-    write), at the present ITL; each that follows takes the usual time. Slots beyond the setting end without a
-    successor. With ``whole_batches`` nobody enters before all that run have ended. The answer is a list of ``None``
-    while nothing has finished yet.
+    It assumes that each running request ends at the usual output length, at the present ITL. A request that is longer
+    already is assumed to write half of what it may still write. Each request that follows takes the usual time. If
+    more requests run than there are ``slots``, the surplus ends without a successor. With ``whole_batches`` no request
+    enters before all running ones have ended. Until a request has finished, the answer is a list of ``None``.
     """
     if pace.output is None or pace.gap is None:
         return [None] * waiting

@@ -1,9 +1,9 @@
-"""The one contract between an engine (or an adapter of another server) and every screen.
+"""The contract between an engine (or an adapter of another server) and every screen.
 
-A :class:`Frame` is a whole picture at one instant, so a reader that missed some needs nothing else; events
-(:class:`FrameEvent`) are what happened since the frame before. ``None`` means *unknown* and is shown as ``–``,
-never as 0. All durations are seconds, all sizes bytes unless the name says tokens. ``time`` is the wall clock
-(seconds since the epoch) and for display only; every duration was measured on the engine's monotonic clock.
+A :class:`Frame` is the complete state at one instant, so a reader that missed some frames needs only the next one.
+Its events (:class:`FrameEvent`) are what happened since the frame before. ``None`` means *unknown*; screens show it as
+``–``, never as 0. Durations are in seconds, sizes in bytes unless the name says tokens. ``time`` is the wall clock
+(seconds since the epoch) and only for display; every duration was measured on the engine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Part(BaseModel):
 
 
 class EngineInfo(Part):
-    """Who is serving, on what. Constant between two starts (two boot ids)."""
+    """The engine, its model and its device. Only ``notes`` change before the next start."""
 
     name: str = "slotdeck"
     version: str | None = None
@@ -43,7 +43,7 @@ class EngineInfo(Part):
     device: str | None = None
     threads: int | None = None
     kernels: str | None = None
-    """What computes: "torch", or "native" and the instruction set it uses."""
+    """Which kernels compute: "torch", or "native" with the instruction set that they use."""
     url: str | None = None
     """Base URL of the HTTP API, without ``/v1``."""
     trained_context: int | None = None
@@ -52,26 +52,26 @@ class EngineInfo(Part):
     layers: int | None = None
     kv_heads: int | None = None
     head_dim: int | None = None
-    """With the layers and the heads, what one token of KV takes in any type."""
+    """``layers``, ``kv_heads`` and ``head_dim`` give the size of one token of KV in any type."""
     parameters: int | None = None
     insecure: bool = False
     keys_required: bool = False
     """Clients must send an API key."""
     notes: tuple[str, ...] = ()
-    """Things the admin should know for good, one sentence each (why a type was chosen, what is missing)."""
+    """Lasting facts for the admin, one sentence each: why a type was chosen, what is missing."""
 
 
 class Bounds(Part):
-    """What a setting can be now, both ends included."""
+    """The range of a setting now; both ends are included."""
 
     least: int
     most: int
     why: str = ""
-    """What narrows it beside its own range, as the rest of a sentence: "the KV pool holds no more"."""
+    """What makes the range narrower than in the table of settings, as a clause: "the KV pool holds no more"."""
 
 
 class LimitInfo(Part):
-    """Settings in force. ``revision`` rises by one with each applied change."""
+    """The settings in force. ``revision`` rises by one with each applied change."""
 
     revision: int = 0
     slots: int | None = None
@@ -79,19 +79,19 @@ class LimitInfo(Part):
     queue: int | None = None
     budget: int | None = None
     budget_in_force: int | None = None
-    """Prefill tokens of the newest step at most; differs from ``budget`` when an ITL target chooses it."""
+    """Prefill budget of the newest step; it differs from ``budget`` when an ITL target chooses it."""
     itl_target: int | None = None
     """Milliseconds; 0: none."""
     itl_outlook: Literal["kept", "floor", "unreachable"] | None = None
-    """What becomes of the target with the streams that run now: kept; not kept while prompts are computed, since even
-    the least prefill beside them takes longer; or unreachable, since decoding alone does. ``None``: no target, nobody
-    streams, or too little was measured."""
+    """Whether the running streams can keep the target. ``kept``: yes. ``floor``: not while prompts are computed, since
+    even the smallest prefill makes a step too long. ``unreachable``: no, since decoding alone takes longer. ``None``:
+    there is no target, no request streams, or too little was measured."""
     itl_expected: float | None = None
-    """Seconds that 19 of 20 steps are expected to stay within, beside prefill; if unreachable, without any."""
+    """Seconds that 19 of 20 steps are expected to stay within, with prefill; without any if ``unreachable``."""
     mode: str | None = None
-    """The way of batching in force."""
+    """The batching mode in force."""
     next_mode: str | None = None
-    """What was asked for and takes over when what runs has ended; ``None``: nothing was."""
+    """The requested mode, which takes over when the running requests have ended; ``None``: no change is pending."""
     kv_tokens: int | None = None
     preemption: str | None = None
     swap_space: int | None = None
@@ -99,7 +99,7 @@ class LimitInfo(Part):
     prefix_cache: bool | None = None
     prefix_sharing: bool | None = None
     bounds: dict[str, Bounds] = {}
-    """Of the settings that model and pool bound more narrowly than the table of settings does, by name."""
+    """By name, the ranges that model and pool make narrower than in the table of settings."""
 
 
 class PoolInfo(Part):
@@ -113,13 +113,13 @@ class PoolInfo(Part):
     bytes_per_token: int | None = None
     """K and V of one token in all layers."""
     scale_bytes_per_token: int | None = None
-    """Beside them, the scales of an int8 pool; 0 for other types."""
+    """The scales of one token in an int8 pool, counted apart; 0 for other types."""
     swapped: int | None = None
     """Bytes of KV that preempted requests hold in host memory; not part of the pool."""
 
 
 class SlotInfo(Part):
-    """One place in the running batch and the request that holds it."""
+    """One slot of the running batch and the request that holds it."""
 
     slot: int
     state: SlotState = "idle"
@@ -127,19 +127,19 @@ class SlotInfo(Part):
     user: str | None = None
     prompt_tokens: int | None = None
     computed_tokens: int | None = None
-    """Tokens whose KV is in the pool; while prefilling, progress out of ``prompt_tokens`` (+ output, if resumed)."""
+    """Tokens whose KV is in the pool. A prefill ends at ``prompt_tokens``, or after a preemption at prompt + output."""
     output_tokens: int | None = None
     max_tokens: int | None = None
     age: float | None = None
     """Since arrival."""
     ttft: float | None = None
-    """Arrival to first token = intake + queue wait + prefill."""
+    """From arrival to the first token: intake (tokenising) + queue wait + prefill."""
     intake: float | None = None
     queue_wait: float | None = None
     prefill: float | None = None
     itl_p95: float | None = None
     gaps: tuple[float, ...] = ()
-    """The last up to 24 gaps between tokens, oldest first."""
+    """The last 24 gaps between tokens at most, oldest first."""
     preemptions: int | None = None
     recomputed_tokens: int | None = None
     """Tokens computed twice because of preemptions of this request."""
@@ -148,12 +148,12 @@ class SlotInfo(Part):
     cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache."""
     stalled: float | None = None
-    """Time this request spent preempted."""
+    """Time that this request spent preempted."""
     blocks: int | None = None
 
 
 class WaitingInfo(Part):
-    """One request in the waiting queue, in the order in which they will be admitted."""
+    """One request in the waiting queue."""
 
     request_id: str
     user: str | None = None
@@ -164,7 +164,7 @@ class WaitingInfo(Part):
 
 
 class CounterInfo(Part):
-    """Totals since the engine started; they never go down and survive every live change.
+    """Totals since the engine started. They never go down.
 
     received = finished + cancelled + failed + rejected + invalid + in flight, at every instant.
     """
@@ -173,29 +173,29 @@ class CounterInfo(Part):
     finished: int | None = None
     cancelled: int | None = None
     gave_up_waiting: int | None = None
-    """Of the cancelled: those whose client left before a slot was free."""
+    """Of the cancelled ones: those whose client left before a slot was free."""
     failed: int | None = None
     rejected: int | None = None
     invalid: int | None = None
     too_long: int | None = None
-    """Of the invalid: those whose prompt left no room in the context."""
+    """Of the invalid ones: those whose prompt left no room in the context."""
     preemptions: int | None = None
     recomputed_tokens: int | None = None
     cached_tokens: int | None = None
     """Prompt tokens that the prefix cache saved from being computed."""
     prompt_tokens: int | None = None
-    """Prefill tokens computed, those computed again included."""
+    """Prefill tokens computed, including those computed again."""
     generated_tokens: int | None = None
     steps: int | None = None
     kv_swap_bytes: int | None = None
-    """KV moved to host memory and back by preemption, both ways added."""
+    """Bytes of KV that preemption moved to host memory and back, added up."""
     stalled_seconds: float | None = None
     """Time that requests spent preempted."""
     pool_resizes: int | None = None
 
 
 class WindowInfo(Part):
-    """Rolling window: exact percentiles, ``None`` without samples."""
+    """A rolling window. Percentiles are exact; they are ``None`` without samples."""
 
     seconds: float
     ttft_p50: float | None = None
@@ -210,7 +210,7 @@ class WindowInfo(Part):
     generated_per_second: float | None = None
     prompt_per_second: float | None = None
     approximate: bool = False
-    """From another server's histogram: shown with ``≈``."""
+    """The percentiles come from another server's histogram; screens show them with ``≈``."""
 
 
 class HostInfo(Part):
@@ -218,12 +218,12 @@ class HostInfo(Part):
 
     cpu_percent: float | None = None
     engine_cpu_percent: float | None = None
-    """Of one core; 200 means two cores busy."""
+    """Percent of one core; 200 means that two cores are busy."""
     memory_total: int | None = None
     memory_used: int | None = None
     engine_memory: int | None = None
     os_swap_in: float | None = None
-    """Bytes per second, what ``vmstat`` prints as si."""
+    """Bytes per second, as ``vmstat`` prints under si."""
     os_swap_out: float | None = None
     os_swap_used: int | None = None
     major_faults: float | None = None
@@ -236,7 +236,7 @@ class HostInfo(Part):
 
 
 class FrameEvent(Part):
-    """One thing that happened. ``text`` is one plain sentence without any client text but the user's label."""
+    """Something that happened. ``text`` is one sentence; of what clients send it holds only the user's label."""
 
     time: float
     kind: FrameEventKind
@@ -247,13 +247,13 @@ class FrameEvent(Part):
 
 
 class Frame(Part):
-    """The whole picture at one instant."""
+    """The state of an engine at one instant."""
 
     version: int = FRAME_VERSION
     boot_id: str
-    """New at each engine start, so that a restart is told from a gap."""
+    """Changes at each start of the engine, so that a reader can tell a restart from a gap."""
     sequence: int
-    """Rises by one per frame of this stream; a hole means frames (and their events) were missed."""
+    """Rises by one with each frame of this stream. A gap means that frames and their events were missed."""
     time: float
     uptime: float | None = None
     health: Health = "ok"
@@ -262,24 +262,24 @@ class Frame(Part):
     limits: LimitInfo
     pool: PoolInfo
     slots: tuple[SlotInfo, ...] = ()
-    """One per slot number in force or still held; empty where per-request data is unknown."""
+    """One for each slot in force or still held; empty if the server tells nothing of single requests."""
     running: int | None = None
     waiting_count: int | None = None
     waiting: tuple[WaitingInfo, ...] = ()
-    """The first up to 32 that wait."""
+    """The first 32 waiting requests at most, in the order in which they will be admitted."""
     counters: CounterInfo
     minute: WindowInfo
     ten_minutes: WindowInfo
     generated_per_second: float | None = None
     """Tokens given to clients per second, over the last 5 s."""
     prompt_per_second: float | None = None
-    """Prompt tokens computed per second (recomputed ones included), over the last 5 s."""
+    """Prompt tokens computed per second, including recomputed ones, over the last 5 s."""
     recent_ttft: tuple[float, ...] = ()
-    """Of the last up to 20 first tokens, oldest first."""
+    """TTFT of the last 20 first tokens at most, oldest first."""
     host: HostInfo
     events: tuple[FrameEvent, ...] = ()
     event_cursor: int | None = None
-    """Number of events logged up to this frame: where a reader that lost its stream goes on."""
+    """Number of events logged up to this frame. A reader that lost its stream continues from here."""
 
     @property
     def in_flight(self) -> int:

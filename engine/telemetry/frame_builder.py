@@ -30,7 +30,7 @@ MAX_GAPS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a frame needs of the scheduler, copied under the lock in well under a millisecond."""
+    """The part of a frame that comes from the scheduler. It is copied under the lock in well under a millisecond."""
 
     pool: PoolInfo
     slots: tuple[SlotInfo, ...]
@@ -130,7 +130,7 @@ def build_frame(
     seen: Snapshot, telemetry: Telemetry, event_cursor: int, *, boot_id: str, sequence: int, engine: EngineInfo,
     limits: LimitInfo, host: HostInfo, health: Health = "ok", health_reason: str | None = None,
 ) -> tuple[Frame, int]:  # fmt: skip
-    """What was seen and counted as one picture, with the events after ``event_cursor``; and the new cursor."""
+    """A frame from a snapshot and the telemetry, with the events after ``event_cursor``, and the new cursor."""
     events, cursor = telemetry.events_since(event_cursor)
     minute, ten_minutes = telemetry.windows()
     generated, prompt = telemetry.rates()

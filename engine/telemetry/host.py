@@ -1,4 +1,4 @@
-"""What the machine does: CPU, memory, OS swap, pressure, GPU. Sampled at most once a second, ``None`` where unknown."""
+"""Measures the machine at most once a second: CPU, memory, OS swap, pressure, GPU. ``None`` means unknown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PRESSURE_FILE = Path("/proc/pressure/memory")
 
 
 def memory_pressure() -> float | None:
-    """PSI "some avg10" of memory in percent, or ``None`` where the kernel does not tell."""
+    """PSI "some avg10" of memory in percent; ``None`` if the kernel does not report it."""
     try:
         line = PRESSURE_FILE.read_text().splitlines()[0]
         return float(line.split("avg10=")[1].split()[0])
@@ -26,7 +26,7 @@ def memory_pressure() -> float | None:
 
 
 def _swap_counters() -> tuple[int, int, int] | None:
-    """Bytes swapped in, out (since boot) and in use."""
+    """Bytes swapped in and out since boot, and bytes in use; ``None`` if unknown."""
     with warnings.catch_warnings():  # psutil warns where /proc/vmstat is missing, and answers 0
         warnings.simplefilter("error", RuntimeWarning)
         try:
@@ -37,7 +37,7 @@ def _swap_counters() -> tuple[int, int, int] | None:
 
 
 def open_gpu(device: str) -> Callable[[], tuple[float, int, int]] | None:
-    """A probe (utilisation %, bytes total, bytes used) of the CUDA device in use, or ``None``."""
+    """A function that gives utilisation in percent, total and used bytes of a CUDA device; ``None`` if it cannot."""
     if not device.startswith("cuda"):
         return None
     try:
@@ -57,7 +57,7 @@ def open_gpu(device: str) -> Callable[[], tuple[float, int, int]] | None:
 
 
 class HostProbe:
-    """Samples this machine and this process. Rates are between two samples, so the first one has none."""
+    """Measures this machine and this process. Rates are taken between two samples, so the first sample has none."""
 
     def __init__(self, device: str = "cpu") -> None:
         self._process = psutil.Process()
@@ -69,7 +69,7 @@ class HostProbe:
         self._faults = 0
 
     def sample(self, now: float) -> HostInfo:
-        """The state of about now (monotonic seconds): at most one second old."""
+        """The newest measurement at ``now`` (monotonic seconds); it is at most one second old."""
         with self._lock:
             if self._last is None or now - self._last_time >= 1.0:
                 self._last, self._last_time = self._measure(now), now

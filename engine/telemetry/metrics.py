@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from slotdeck.engine.telemetry.frame import Frame
 
-# A homelab's CPU can take minutes to a first token: buckets reach ten of them.
+# On a small CPU the first token can take minutes, so the buckets reach ten minutes.
 TTFT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
 ITL_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2.5, 5, 10, 30, 80)
 
@@ -27,7 +27,7 @@ class _Shared:
 
 
 class Metrics:
-    """Histograms, observed as things happen, and everything else read from a frame when the page is asked for."""
+    """Histograms are filled as things happen; all other values are read from a frame when the page is requested."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()

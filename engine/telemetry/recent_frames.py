@@ -1,4 +1,7 @@
-"""The last ten minutes in memory: a frame a second, for a console that comes later. Independent of the history file."""
+"""Keeps the last ten minutes in memory, one frame per second, for consoles that connect later.
+
+It does not depend on the history file.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,19 @@ FRAME_SECONDS = 1.0
 
 
 class Watched(Protocol):
-    """What is looked at; the engine loop in the product."""
+    """Anything that gives frames, such as the engine loop."""
 
     def frame(self, sequence: int, event_cursor: int) -> tuple[Frame, int]: ...
 
 
 class RecentFrames:
-    """Lives on the asyncio loop. Frames are kept as text, without what only the newest one has to say."""
+    """Used on the asyncio loop only. It stores frames as JSON, without the parts that matter only when they are new."""
 
     def __init__(self) -> None:
         self._lines: deque[bytes] = deque(maxlen=FRAMES_KEPT)
 
     async def follow(self, engine: Watched, stopping: asyncio.Event) -> None:
-        """Take a frame a second until ``stopping`` is set."""
+        """Take one frame per second until ``stopping`` is set."""
         cursor = sequence = 0
         while not stopping.is_set():
             sequence += 1
@@ -49,5 +52,5 @@ class RecentFrames:
         self._lines.append(bare.model_dump_json(exclude_defaults=True).encode() + b"\n")
 
     def lines(self) -> bytes:
-        """All of it as NDJSON, oldest first."""
+        """All frames as NDJSON, oldest first."""
         return b"".join(self._lines)

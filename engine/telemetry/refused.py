@@ -1,6 +1,6 @@
-"""Sentences about clients that send requests which cannot be served, at most one a minute for each client.
+"""Reports clients that send invalid requests, with at most one sentence per minute for each client.
 
-A client that repeats a bad request in a loop must be seen, and must not wash everything else out of the event log.
+The admin must see a client that repeats an invalid request in a loop, but it must not flood the event log.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 QUIET_SECONDS = 60.0
-"""Between two sentences about one client."""
+"""Minimum time between two sentences about one client."""
 MAX_CLIENTS = 1024
-"""Clients that are told apart at a time; further ones are counted by the telemetry alone."""
+"""Clients that are tracked at the same time; others only appear in the counters."""
 
 
 @dataclass(slots=True)
@@ -22,14 +22,14 @@ class _Refused:
 
 
 class RefusedClients:
-    """Collects refusals; the caller holds a lock. ``clock`` is monotonic seconds."""
+    """Collects refusals. The caller holds a lock. ``clock`` gives monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._clients: dict[str, _Refused] = {}
 
     def add(self, user: str, reason: str) -> None:
-        """One more request of ``user`` was refused for ``reason``."""
+        """A request of ``user`` was refused for ``reason``."""
         client = self._clients.get(user)
         if client is not None:
             client.count, client.reason = client.count + 1, reason
@@ -37,7 +37,7 @@ class RefusedClients:
             self._clients[user] = _Refused(1, reason, self._clock())
 
     def due(self) -> list[tuple[str, str]]:
-        """Clients about whom something is to be said now, and the sentence."""
+        """The clients that are due for a report now, each with its sentence."""
         if not self._clients:
             return []
         now = self._clock()

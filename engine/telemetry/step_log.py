@@ -1,4 +1,4 @@
-"""The last steps as what they computed and how long that took: what a calibration is fitted to. No text, no ids."""
+"""The last steps: what each computed and how long it took. A calibration is fitted to them. No text, no ids."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any, NamedTuple
 from slotdeck.engine.core.step import SchedulerOutput
 
 MAX_STEPS = 4096
-"""Steps kept: twenty seconds of the fastest machine, minutes of a slow one."""
+"""Steps that are kept: twenty seconds on the fastest machine, minutes on a slow one."""
 
 
 class StepWork(NamedTuple):
-    """What one step computes, as far as its length depends on it."""
+    """The work of one step, as far as its duration depends on it."""
 
     decodes: int
     """Rows of one token each."""
     prefill_tokens: int
     prefill_rows: int
     first_tokens: int
-    """Prefill rows that end their prompt, so that a token is chosen."""
+    """Prefill rows that reach the end of their prompt, so that a token is sampled."""
     decode_context: int
-    """Tokens of KV that the decodes read, added."""
+    """Tokens of KV that all decodes read together."""
     prefill_context: int
-    """Tokens of KV that each prefill token reads, added over all of them."""
+    """Tokens of KV that all prefill tokens read together."""
 
 
 class StepSample(NamedTuple):
@@ -36,12 +36,12 @@ class StepSample(NamedTuple):
     seconds: float
     """From the end of planning to the end of committing."""
     between: float | None
-    """From the end of the step before to the beginning of this one: planning, handing over, and what the server and
-    the machine took meanwhile. ``None`` when the engine may have had nothing to do in between."""
+    """From the end of the step before to the start of this one: planning, delivering outputs, and delays by the server
+    and the machine. ``None`` if the engine may have been idle in between."""
 
 
 def work_of(plan: SchedulerOutput) -> StepWork:
-    """What a plan is about to compute. Called in every step, also of simulations: one pass over the rows."""
+    """The work of a plan. Simulations call it in every step too, so it makes a single pass over the rows."""
     decodes = plan.num_decodes
     decode_context = tokens = context = firsts = 0
     for place, row in enumerate(plan.rows):
@@ -55,14 +55,14 @@ def work_of(plan: SchedulerOutput) -> StepWork:
 
 
 class StepLog:
-    """Fed by telemetry once a step; may be read from any thread."""
+    """Telemetry adds each step; any thread may read."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._steps: deque[StepSample] = deque(maxlen=MAX_STEPS)
         self._ended: float | None = None
         self.count = 0
-        """Steps ever logged; the cursor of a reader that has seen them all."""
+        """Number of steps ever logged: the cursor of a reader that has seen them all."""
 
     def on_step(self, plan: SchedulerOutput, seconds: float, now: float) -> None:
         """A step was committed at ``now``."""
@@ -71,11 +71,11 @@ class StepLog:
         with self._lock:
             self._steps.append(sample)
             self.count += 1
-        # Only what outlives its step is sure to be continued at once.
+        # Only a request that goes on after the step is sure to give the engine work at once.
         self._ended = now if any(not row.request.state.ended for row in plan.rows) else None
 
     def since(self, cursor: int) -> tuple[list[StepSample], int]:
-        """The steps after the first ``cursor`` ones, as far as they are kept, and the new cursor."""
+        """The steps after the first ``cursor`` ones, as far as they are still kept, and the new cursor."""
         with self._lock:
             count = max(0, min(self.count - cursor, len(self._steps)))
             newest = list(islice(reversed(self._steps), count))
@@ -83,7 +83,7 @@ class StepLog:
 
 
 def read_samples(rows: Any) -> list[StepSample]:
-    """Samples as they come out of JSON. Raises ValueError when they are none."""
+    """Samples from decoded JSON. Raises ValueError if the JSON is something else."""
     try:
         return [StepSample(StepWork(*map(int, work)), *times) for work, *times in rows]
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""Where the time of steps goes: added up by the loop, told as a :class:`Profile`. Costs microseconds, so always on."""
+"""Where the time of steps goes. The loop adds up each part; it costs microseconds, so it is always on."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from slotdeck.engine.telemetry.frame import Part
 
 
 class Profile(Part):
-    """Sums since the engine's start, in seconds; what happened in between is the difference of two."""
+    """Sums in seconds since the engine started. The difference of two profiles is what happened between them."""
 
     steps: int = 0
     """Committed steps."""
     tokens: int = 0
     """Generated tokens."""
     wall: float = 0.0
-    """From the beginning of a step's plan to the end of its hand-over."""
+    """From the start of planning a step to the end of delivering its outputs."""
     parts: dict[str, float] = Field(default_factory=dict)
-    """``plan``, ``lay_out``, ``forward``, ``sampling``, ``commit``, ``hand_over``: one after another in a step. And
-    what the kernels measured within ``forward``, by their own names; nothing where torch computes."""
+    """By part: ``plan``, ``lay_out``, ``forward``, ``sampling``, ``commit`` and ``hand_over``, one after another
+    in a step. Native kernels add what they measured within ``forward``, under their own names."""
     server_cpu: float = 0.0
-    """Processor time of the thread that speaks HTTP, which runs beside the steps."""
+    """CPU time of the HTTP thread, which runs in parallel with the steps."""
     process_cpu: float = 0.0
-    """Processor time of all threads."""
+    """CPU time of all threads."""
 
     def since(self, before: Profile) -> Profile:
-        """What came after ``before``, an earlier profile of the same engine."""
+        """What was added after ``before``, an earlier profile of the same engine."""
         return Profile(
             steps=self.steps - before.steps,
             tokens=self.tokens - before.tokens,
@@ -59,8 +59,8 @@ class StepProfiler:
                 self._parts[name] += seconds
 
     def profile(self, within: dict[str, float]) -> Profile:
-        """With ``within``, the sums that the kernels keep themselves. Called in the thread that speaks HTTP, whose
-        processor time it tells."""
+        """The sums so far. ``within`` are the sums that the kernels keep themselves. The HTTP thread calls this, so
+        ``server_cpu`` is its CPU time."""
         with self._lock:
             steps, tokens, wall, parts = self._steps, self._tokens, self._wall, dict(self._parts)
         return Profile(

@@ -1,4 +1,4 @@
-"""Counters, windows and the event log, fed by the loop with the scheduler's events and by the server with arrivals."""
+"""Counters, windows and the event log. The loop adds the scheduler's events, the server adds arrivals and refusals."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _tokens(number: int) -> str:
 
 
 class Telemetry:
-    """What the engine counted and measured. Every method may be called from any thread.
+    """What the engine counted and measured. Any thread may call any method.
 
     ``clock`` is the engine's monotonic clock, ``wall`` the wall clock for display; both in seconds.
     """
@@ -52,7 +52,7 @@ class Telemetry:
         self._counts: dict[str, Any] = dict.fromkeys(CounterInfo.model_fields, 0)
         self._events: deque[FrameEvent] = deque(maxlen=EVENTS_KEPT)
         self.event_cursor = 0
-        """Number of events ever logged; the cursor of a reader that has seen them all."""
+        """Number of events ever logged: the cursor of a reader that has seen them all."""
         self._ttft = Samples(TEN_MINUTES)
         self._itl = Samples(TEN_MINUTES)
         self._wait = Samples(TEN_MINUTES)
@@ -70,37 +70,37 @@ class Telemetry:
         self.requests = RequestLog(clock, wall)
         self.steps = StepLog()
         self.on_ended: Callable[[Event, float], None] | None = None
-        """Called with each request's last event and the wall clock, in the thread that ended it; must not wait."""
+        """Called with each request's last event and the wall clock, in the thread that ended it. Must not block."""
 
     # -- from the server -----------------------------------------------------------------------------------
 
     def count_received(self) -> None:
-        """A generation request arrived; exactly one of the ends below follows."""
+        """A generation request arrived. Exactly one of the outcomes below follows."""
         self._count("received")
 
     def count_invalid(self, user: str, reason: str) -> None:
-        """It ended as the client's own fault (4xx). ``reason`` holds no client text; it is logged in time."""
+        """A request was refused as the client's fault (4xx). ``reason``, without client text, is logged later."""
         self._count("invalid")
         with self._lock:
             self._refused.add(user, reason)
 
     def count_too_long(self, user: str, reason: str) -> None:
-        """It ended as invalid because its prompt leaves no room in the context."""
+        """A request was refused as invalid because its prompt leaves no room in the context."""
         self._count("invalid")
         self._count("too_long")
         self.log("too_long", f"{user} refused: {reason}", user=user)
 
     def count_rejected(self, user: str, reason: str, count: int = 1) -> None:
-        """It (or ``count`` answers to one prompt) ended as refused (503)."""
+        """A request, or ``count`` answers to one prompt, was refused with 503."""
         self._count("rejected", count)
         self.log(EventKind.REJECTED, f"{user} refused: {reason}", user=user)
 
     def count_cancelled_before_queue(self) -> None:
-        """Its client left while it was still being tokenised."""
+        """A client left while its prompt was still being tokenised."""
         self._count("cancelled")
 
     def count_failed_before_queue(self) -> None:
-        """It ended by a fault of ours before the engine saw it."""
+        """A fault of Slotdeck ended a request before it reached the scheduler."""
         self._count("failed")
 
     def count_pool_resize(self) -> None:
@@ -111,7 +111,7 @@ class Telemetry:
             self._counts[name] += by
 
     def log(self, kind: FrameEventKind, text: str, **fields: Any) -> None:
-        """Append one event; ``text`` holds no client text but the user's label."""
+        """Append one event. Of what clients send, ``text`` holds only the user's label."""
         with self._lock:
             self._events.append(FrameEvent(time=self.wall(), kind=kind, text=text, **fields))
             self.event_cursor += 1
@@ -127,7 +127,7 @@ class Telemetry:
     # -- from the loop --------------------------------------------------------------------------------------
 
     def observe_step(self, plan: SchedulerOutput, seconds: float, now: float, generated: int) -> None:
-        """One committed step: its length, the prompt tokens it computed and the tokens it gave out."""
+        """Record one committed step, which ended at ``now``, took ``seconds`` and generated so many tokens."""
         prompt = plan.num_prefill_tokens
         requests = (row.request for row in plan.rows)
         gaps = [request.gaps[-1] for request in requests if request.gaps and request.timeline.last_token == now]
@@ -149,7 +149,7 @@ class Telemetry:
         self.steps.on_step(plan, seconds, now)
 
     def observe(self, events: Iterable[Event]) -> None:
-        """Count and log what the scheduler says happened."""
+        """Count and log the scheduler's events."""
         for event in events:
             self._OBSERVERS[event.kind](self, event)
             self.requests.on_event(event)
@@ -246,7 +246,7 @@ class Telemetry:
 
     @property
     def uptime(self) -> float:
-        """Seconds since the engine was made."""
+        """Seconds since the engine started."""
         return self._clock() - self._started
 
     def counters(self) -> CounterInfo:
@@ -259,7 +259,7 @@ class Telemetry:
         return tuple(self._notes.values())
 
     def events_since(self, cursor: int) -> tuple[tuple[FrameEvent, ...], int]:
-        """Events logged after ``cursor`` (at most the last 1000) and the new cursor."""
+        """The events logged after ``cursor``, of the last 1000, and the new cursor."""
         with self._lock:
             refused = self._refused.due()
         for user, text in refused:
@@ -270,7 +270,7 @@ class Telemetry:
             return newest[::-1], self.event_cursor
 
     def pace(self) -> Pace:
-        """How requests went lately, for estimates of waits."""
+        """Recent measurements from which waits are estimated."""
         minute, ten_minutes = self.windows()
         with self._lock:
             ended, lengths = len(self._lengths), list(self._lengths)

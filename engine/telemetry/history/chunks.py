@@ -11,11 +11,11 @@ from slotdeck.engine.telemetry.frame import EngineInfo, Frame
 from slotdeck.engine.telemetry.history.schema import ChunkSummary
 
 DIGITS = 5
-"""Decimals kept of every number: a hundredth of a millisecond."""
+"""Decimals of every stored number: seconds are exact to a hundredth of a millisecond."""
 
 
 def summarise(frames: Sequence[Frame]) -> ChunkSummary:
-    """The numbers that stand beside a chunk of at least one frame."""
+    """The summary of a chunk of at least one frame."""
 
     def highest(values: Iterator[float | None]) -> float | None:
         return max((value for value in values if value is not None), default=None)
@@ -43,13 +43,13 @@ def summarise(frames: Sequence[Frame]) -> ChunkSummary:
 
 
 def pack(frames: Sequence[Frame]) -> bytes:
-    """Frames of one boot as a chunk, without what :class:`EngineInfo` says, which is kept once."""
+    """Compress frames of one boot. Their :class:`EngineInfo` is left out, since the file holds it once per boot."""
     rows = [_rounded(frame.model_dump(exclude_defaults=True, exclude={"engine"})) for frame in frames]
     return zlib.compress("\n".join(json.dumps(row, separators=(",", ":")) for row in rows).encode())
 
 
 def unpack(body: bytes, engine: EngineInfo) -> list[Frame]:
-    """The frames of a chunk. Raises ValueError when it is damaged."""
+    """Decompress the frames of a chunk. Raises ValueError if it is damaged."""
     try:
         lines = zlib.decompress(body).splitlines()
     except zlib.error as error:

@@ -1,4 +1,4 @@
-"""Reads what an engine recorded, also while it records. Synchronous: a console calls it in a thread."""
+"""Reads the history file, even while an engine writes it. Synchronous: the console calls it in a thread."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from slotdeck.engine.telemetry.history.chunks import unpack
 from slotdeck.engine.telemetry.history.schema import EVENT_COLUMNS, SCHEMA_VERSION, ChunkSummary, RequestRecord
 
 LOUD = ("preempted", "rejected", "engine_fault", "failed", "setting_changed")
-"""Kinds of events that one jumps to: something was turned, or went wrong."""
+"""Kinds of events to jump to: a setting changed, or something went wrong."""
 
 MAX_CHUNK = 60.0
-"""No chunk spans more seconds; where to look for the one that holds an instant."""
+"""No chunk spans more seconds. It bounds the search for the chunk that holds an instant."""
 
 CHUNKS_KEPT = 80
-"""Chunks kept unpacked: a little more than ten minutes, around which one steps."""
+"""Unpacked chunks that are kept: a little more than ten minutes, so that stepping stays quick."""
 
 
 class HistoryError(RuntimeError):
-    """There is no history, or it cannot be read. The message says which and what to do."""
+    """There is no history, or it cannot be read. The message says which, and what to do."""
 
 
 class NoHistoryError(HistoryError):
-    """No engine has recorded anything yet."""
+    """No engine has recorded anything so far."""
 
 
 class History:
-    """One history file, opened anew for each question, so that the engine may set it aside at any time.
+    """One history file. It is opened anew for each query, so that the engine can set it aside at any time.
 
-    All times are wall clock, seconds since the epoch; ranges hold both their ends. Every method raises HistoryError.
+    Times are wall clock seconds since the epoch. Ranges include both ends. Every method may raise HistoryError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,12 +41,12 @@ class History:
         self._chunks: dict[tuple[int, float], list[Frame]] = {}
 
     def span(self) -> tuple[float, float] | None:
-        """First and last recorded second; ``None`` when nothing is recorded yet."""
+        """Times of the first and the last recorded frame; ``None`` if nothing is recorded yet."""
         first, last = self._rows("SELECT (SELECT min(first_time) FROM chunks), (SELECT max(last_time) FROM chunks)")[0]
         return None if first is None else (first, last)
 
     def chunks(self, start: float, end: float) -> list[ChunkSummary]:
-        """What happened, ten seconds a row, oldest first."""
+        """Summaries of ten seconds each, oldest first."""
         names = ", ".join(ChunkSummary.model_fields)
         rows = self._rows(
             f"SELECT {names} FROM chunks WHERE first_time >= ? AND first_time <= ? AND last_time >= ? "
@@ -56,7 +56,7 @@ class History:
         return [ChunkSummary(**dict(zip(ChunkSummary.model_fields, row, strict=True))) for row in rows]
 
     def frames(self, start: float, end: float) -> Iterator[Frame]:
-        """The recorded frames, oldest first, unpacked as they are asked for."""
+        """The recorded frames, oldest first. Chunks are unpacked as the iteration reaches them."""
         ids = self._rows(
             "SELECT id, first_time FROM chunks WHERE first_time >= ? AND first_time <= ? AND last_time >= ? "
             "ORDER BY first_time",
@@ -85,7 +85,7 @@ class History:
     def events(
         self, start: float, end: float, kinds: Sequence[str] | None = None, last: int = 100_000
     ) -> list[FrameEvent]:
-        """The events, oldest first; of more than ``last`` the newest ones."""
+        """The newest ``last`` events of the range, oldest first."""
         chosen, values = ("", ()) if kinds is None else (f"AND kind IN ({_marks(kinds)})", tuple(kinds))
         rows = self._rows(
             f"SELECT {', '.join(EVENT_COLUMNS)} FROM events WHERE time >= ? AND time <= ? "
@@ -111,14 +111,14 @@ class History:
         return [RequestRecord(**dict(zip(RequestRecord.model_fields, row, strict=True))) for row in rows]
 
     def counts(self) -> dict[str, int]:
-        """How many frames, events and requests are kept."""
+        """Numbers of recorded frames, events and requests."""
         (frames,) = self._rows("SELECT coalesce(sum(frames), 0) FROM chunks")[0]
         (events,) = self._rows("SELECT count(*) FROM events")[0]
         (requests,) = self._rows("SELECT count(*) FROM requests")[0]
         return {"frames": frames, "events": events, "requests": requests}
 
     def _unpacked(self, chunk: tuple[Any, ...]) -> list[Frame]:
-        """The frames of a chunk, by its id and first time; the last ones asked for are kept."""
+        """The frames of a chunk, given as its id and first time. The newest chunks stay unpacked."""
         key = (chunk[0], chunk[1])
         kept = self._chunks.get(key)
         if kept is not None:

@@ -1,8 +1,7 @@
-"""Records what happens while the engine serves: a frame a second, every event, every ended request.
+"""Records a frame per second, every event and every ended request while the engine serves.
 
-One asyncio task of the engine process, with or without a console. Whatever goes wrong here (a full disk, a damaged
-file, a folder that cannot be written) stops recording with one sentence and is tried again later; it never reaches
-a request.
+It is one asyncio task of the engine process and needs no console. If something goes wrong (a full disk, a damaged
+file, a read-only folder), recording stops with one sentence and is tried again later. Requests never notice.
 """
 
 from __future__ import annotations
@@ -27,18 +26,19 @@ log = logging.getLogger("slotdeck.history")
 
 FRAME_SECONDS = 1.0
 FRAMES_IN_CHUNK = round(WRITE_SECONDS / FRAME_SECONDS)
-"""Frames that are written together; a crash loses at most these. The first one in which somebody is served is written
-at once, so that an end in the middle of the work is seen to be one."""
+"""Frames that are written together; a crash loses at most these. The first frame in which a request is served is
+written at once, so that the history shows a crash soon after it.
+"""
 RETRY_SECONDS = 60.0
-"""Between two attempts to record again, and between two looks at age and size."""
+"""Time between two attempts to record again, and between two checks of age and size."""
 SAME_KIND_KEPT = 50
-"""Events of one kind kept of one second; the rest become one line, so that a flood of refusals fills no disk."""
+"""Events of one kind that are kept per second. One line counts the rest, so that a flood does not fill the disk."""
 MAX_ENDED = 10_000
 DAY = 86_400.0
 
 
 class RecordedEngine(Protocol):
-    """What is recorded; the engine loop in the product."""
+    """Anything that gives frames and has a telemetry, such as the engine loop."""
 
     telemetry: Telemetry
 
@@ -46,14 +46,14 @@ class RecordedEngine(Protocol):
 
 
 def open_recorder(engine: RecordedEngine, settings: StartSettings) -> Recorder | None:
-    """What writes the history of ``engine``; ``None`` when the settings want none."""
+    """The recorder of ``engine``; ``None`` if the settings ask for no history."""
     if settings.history_days == 0:
         return None
     return Recorder(engine, history_path(), days=settings.history_days, megabytes=settings.history_size)
 
 
 class Recorder:
-    """Writes ``path`` until told to stop. ``days`` and ``megabytes`` bound what is kept; the oldest goes first."""
+    """Writes to ``path`` until it is stopped. What is older than ``days`` or beyond ``megabytes`` is deleted."""
 
     def __init__(self, engine: RecordedEngine, path: Path, *, days: float, megabytes: float) -> None:
         self._engine = engine
@@ -102,7 +102,7 @@ class Recorder:
             await self.close()
 
     def take_frame(self) -> bool:
-        """Take one frame and what ended since the last one; whether anybody is served."""
+        """Take one frame with the events since the last one. Returns whether any request runs or waits."""
         self._sequence += 1
         before = self._cursor
         frame, self._cursor = self._engine.frame(self._sequence, before)
@@ -113,7 +113,7 @@ class Recorder:
         return frame.in_flight > 0
 
     async def open(self) -> None:
-        """Open the file, or say once why not."""
+        """Open the file, or report once why that failed."""
         try:
             aside = await self._writer.open()
         except FAILURES as error:
@@ -126,7 +126,7 @@ class Recorder:
             self._tell("history is recorded again", lasting=False)
 
     async def write(self) -> None:
-        """Bring what was taken to the file. Without a file it is dropped."""
+        """Write everything taken so far. If the file is not open, drop it."""
         frames, self._frames = self._frames, []
         events, self._events = self._events, []
         ended = [self._ended.popleft() for _ in range(len(self._ended))]
@@ -139,18 +139,18 @@ class Recorder:
             await self._failed(error)
 
     async def prune(self) -> None:
-        """Forget what is older than the days to keep, then the oldest until the file is small enough."""
+        """Delete what is too old, then the oldest until the file is small enough."""
         try:
             await self._writer.prune(self._now - self._days * DAY, self._bytes)
         except FAILURES as error:
             await self._failed(error)
 
     async def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         await self._writer.close()
 
     async def _failed(self, error: Exception) -> None:
-        """Go on with a new file after a damage, else stop recording; the same reason is told once."""
+        """Continue with a new file if the old one is damaged, else stop recording. The same reason is reported once."""
         aside = await self._writer.recover(error)
         if aside is not None:
             self._tell(aside)
@@ -166,7 +166,7 @@ class Recorder:
 
 
 async def _within(seconds: float, event: asyncio.Event) -> bool:
-    """True when ``event`` is set within so many seconds, and then at once."""
+    """Wait for ``event`` for so many seconds at most. Returns whether it is set."""
     try:
         async with asyncio.timeout(seconds):
             return await event.wait()
@@ -175,7 +175,7 @@ async def _within(seconds: float, event: asyncio.Event) -> bool:
 
 
 def thinned(events: Iterable[FrameEvent], now: float, missed: int = 0) -> tuple[FrameEvent, ...]:
-    """The events of one second with the excess of a flood counted instead of kept; ``missed`` ones were never seen."""
+    """The events of one second; a flood is cut and counted. ``missed`` events came too fast to be seen at all."""
     kept: list[FrameEvent] = []
     seen: Counter[FrameEventKind] = Counter()
     for event in events:

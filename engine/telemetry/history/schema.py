@@ -12,7 +12,7 @@ WRITE_SECONDS = 10.0
 """The recorder writes at least this often while an engine runs."""
 
 SCHEMA_VERSION = 1
-"""``PRAGMA user_version`` of the file. A file of another version is not read and not written."""
+"""``PRAGMA user_version`` of the file. A file with another version is neither read nor written."""
 
 SCHEMA = """
 CREATE TABLE boots (boot_id TEXT PRIMARY KEY, started REAL NOT NULL, engine TEXT NOT NULL);
@@ -37,11 +37,11 @@ CREATE INDEX requests_ended ON requests (ended);
 """
 
 EVENT_COLUMNS = ("time", "kind", "text", "request_id", "user", "slot")
-"""What is kept of a :class:`~slotdeck.engine.telemetry.frame.FrameEvent`."""
+"""The columns of a :class:`~slotdeck.engine.telemetry.frame.FrameEvent`."""
 
 
 class RequestRecord(Part):
-    """One request that ended, as it is kept. Durations in seconds, ``ended`` wall clock."""
+    """One ended request. Durations are in seconds; ``ended`` is the wall clock."""
 
     boot_id: str
     request_id: str
@@ -70,7 +70,7 @@ class RequestRecord(Part):
 
 
 class ChunkSummary(Part):
-    """About ten seconds of one engine at a glance. Highest of the chunk, but ``generated`` is the mean."""
+    """A summary of about ten seconds of one engine: the highest values, except for the mean of ``generated``."""
 
     boot_id: str
     first_time: float
@@ -79,7 +79,7 @@ class ChunkSummary(Part):
     running: int | None = None
     waiting: int | None = None
     live: float | None = None
-    """Live part of the KV pool, 0 to 1."""
+    """Share of the KV pool held by requests, 0 to 1."""
     generated: float | None = None
     """Tokens per second."""
     ttft_p95: float | None = None

@@ -1,4 +1,4 @@
-"""Writes the history file: opens it or sets it aside, inserts, forgets the oldest. Knows nothing of an engine."""
+"""Writes the history file: opens it or sets it aside, inserts rows, deletes the oldest. It knows no engine."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ PRAGMAS = (
     f"journal_size_limit = {8 * MEGABYTE}",
 )
 FAILURES = (sqlite3.Error, OSError)
-"""What any method may raise: the disk is full, the folder is read-only, the file is damaged or was taken away."""
+"""What any method may raise: the disk is full, the folder is read-only, the file is damaged or was deleted."""
 
 
 class HistoryBusyError(OSError):
-    """Another engine of this user records into the file."""
+    """Another engine of this user writes to the file."""
 
 
 class HistoryWriter:
@@ -45,7 +45,7 @@ class HistoryWriter:
         return self._database is not None
 
     async def open(self) -> str | None:
-        """Open or create the file. One that cannot be used is set aside first; then a sentence says so."""
+        """Open or create the file. An unusable file is set aside first, and a sentence about that is returned."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self._lock is None:
             self._lock = _take_lock(self.path)
@@ -65,7 +65,7 @@ class HistoryWriter:
     async def insert(
         self, frames: Sequence[Frame], events: Sequence[FrameEvent], ended: Sequence[RequestRecord]
     ) -> None:
-        """Add frames of one boot (at least one) and what belongs to them, all or nothing."""
+        """Add at least one frame of one boot, with its events and ended requests: all or nothing."""
         database = self._opened()
         if not self.path.exists():
             raise FileNotFoundError(f"{self.path} was taken away")
@@ -90,7 +90,7 @@ class HistoryWriter:
         self._engine = newest.engine
 
     async def prune(self, before: float, most_bytes: float) -> None:
-        """Forget what ended before a time, then the oldest until the file is small enough, and give the space back."""
+        """Delete what ended before a time, then the oldest until the file is small enough; free the disk space."""
         await self._forget(before)
         while True:
             pages, free, page_size, chunks = await self._numbers(
@@ -102,10 +102,10 @@ class HistoryWriter:
                 f"SELECT first_time FROM chunks ORDER BY first_time LIMIT 1 OFFSET {max(1, chunks // 50)}"
             )
             await self._forget(edge)
-        await self._opened().executescript("PRAGMA incremental_vacuum")  # a script is run to its end, a query is not
+        await self._opened().executescript("PRAGMA incremental_vacuum")  # a query would stop after the first row
 
     async def recover(self, error: Exception) -> str | None:
-        """After a failure: set a damaged file aside, go on with a new one and say so; else close and give ``None``."""
+        """After a failure: set a damaged file aside, start a new one and return a sentence; else close the file."""
         if isinstance(error, sqlite3.Error) and is_damaged(error) and self._lock is not None:
             try:
                 said = await self._set_aside(str(error))
@@ -118,7 +118,7 @@ class HistoryWriter:
         return None
 
     async def close(self) -> None:
-        """Let go of the file; raises nothing."""
+        """Close the file and release its lock. Raises nothing."""
         await self._disconnect()
         if self._lock is not None:
             self._lock.close()
@@ -135,10 +135,10 @@ class HistoryWriter:
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
 
     async def _connect(self) -> str | None:
-        """Connect and make the tables of an empty file; a sentence if it is a file of another version."""
+        """Connect, and create the tables of an empty file. Returns a sentence if the file has another version."""
         database = self._database = await aiosqlite.connect(self.path, timeout=5)
         self._engine = None
-        # Each is read to its end: a statement left open would be in the way of the next commit.
+        # Fetch all rows: a statement left open would block the next commit.
         for pragma in PRAGMAS:
             await database.execute_fetchall(f"PRAGMA {pragma}")
         version, tables = await self._numbers("PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
@@ -158,7 +158,7 @@ class HistoryWriter:
                 pass
 
     async def _set_aside(self, why: str) -> str:
-        """Rename the file over the one set aside before it, begin an empty one, and say so."""
+        """Rename the file, replacing one set aside earlier; create an empty one; return a sentence that says so."""
         await self._disconnect()
         aside = self.path.with_name(self.path.name + ".aside")
         for suffix in ("-wal", "-shm"):
@@ -186,13 +186,13 @@ class HistoryWriter:
 
 
 def is_damaged(error: sqlite3.Error) -> bool:
-    """True when the file itself is broken, not the disk or the permissions."""
+    """True if the file itself is broken, rather than the disk full or the permissions wrong."""
     code = getattr(error, "sqlite_errorcode", None)
     return code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def _take_lock(path: Path) -> IO[str]:
-    """Two engines of one user must not mix their histories; the second one does without."""
+    """Lock the history, since two engines of one user must not mix theirs; the second one records nothing."""
     lock = path.with_name(path.name + ".lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""The gaps between a request's tokens, and for each long one what the engine did meanwhile."""
+"""Finds the long gaps between the tokens of a request, and what the engine did in each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slotdeck.engine.telemetry.requests.detail import CAUSE_LETTERS, Cause, GapI
 from slotdeck.engine.telemetry.windows import percentile
 
 LONG = 2.0
-"""A gap this many times the median of its request is long and gets a cause."""
+"""A gap is long, and gets a cause, if it is more than this many times the median gap of its request."""
 MAX_LONG = 12
 
 
@@ -29,7 +29,7 @@ class Step:
     prefill_total: int
     """Prefill tokens of all steps up to and including this one."""
     swapping: bool
-    """The machine swapped memory about then."""
+    """The machine swapped memory at about that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Stall:
 
     began: float
     tokens: int
-    """Computed tokens that lost their place."""
+    """Computed tokens whose KV lost its blocks."""
     swapped: bool
     """Their KV was copied to host memory."""
     cause: PreemptionCause
@@ -51,7 +51,7 @@ def explain_gaps(
     request_id: str,
     arrival: float,
 ) -> dict[str, Any]:
-    """The fields of :class:`RequestDetail` about gaps, from the steps that gave the tokens, oldest first."""
+    """The fields of :class:`RequestDetail` about gaps. ``tokens`` are the steps that generated them, oldest first."""
     pairs = list(pairwise(tokens))
     gaps = [after.ended - before.ended for before, after in pairs]
     median = percentile(gaps, 50)
@@ -75,7 +75,7 @@ def explain_gaps(
 
 
 def _cause(before: Step, after: Step, gap: float, stalls: Sequence[Stall], request_id: str) -> tuple[Cause, str]:
-    """What filled the time between two tokens."""
+    """What took the time between two tokens, as a cause and in words."""
     for stall in stalls:
         if stall.began < after.ended and (stall.ended is None or stall.ended > before.ended):
             stood = (after.ended if stall.ended is None else stall.ended) - stall.began

@@ -1,7 +1,7 @@
-"""What the steps did to each request, kept while it lives and for the last that ended, within a bound on memory.
+"""Records what the steps did for each request that lives or ended lately, within bounded memory.
 
-Steps are shared: each token of a request refers to the step that gave it, so that a token costs one reference and a
-step is kept once. Nothing of prompt or answer is kept but their lengths.
+Each token of a request refers to the step that generated it. So a step is stored once and a token costs one reference.
+Of prompts and answers, only the lengths are kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_ENDED_TOKENS = 100_000
 MAX_TOKENS = 4096
 """Tokens kept of one request, the newest."""
 MAX_CHUNKS = 512
-"""Prefill chunks kept of one request; further ones are added to the last."""
+"""Prefill chunks kept of one request; further ones are added to the last one."""
 MAX_STALLS = 256
 MAX_CHANGES = 1000
 
@@ -46,7 +46,7 @@ class _Chunk:
 
 @dataclass(slots=True)
 class _Record:
-    """One request. ``facts`` is what is read from the request itself: now while it lives, once when it ended."""
+    """One request. ``facts`` is read from the request itself when it ends, so that the request need not be kept."""
 
     request: Request | None
     arrived: float
@@ -54,7 +54,7 @@ class _Record:
     chunks: list[_Chunk] = field(default_factory=list)
     stalls: deque[Stall] = field(default_factory=lambda: deque(maxlen=MAX_STALLS))
     computed: int = 0
-    """Most tokens that were ever computed."""
+    """Highest number of computed tokens so far; a chunk below it is computed again."""
     busy: int | None = None
     ahead: int | None = None
     freed_by: str | None = None
@@ -73,7 +73,7 @@ class _Record:
 
 
 class RequestLog:
-    """Fed by telemetry; may be read from any thread. ``clock`` is the engine's, ``wall`` the wall clock; seconds."""
+    """Telemetry adds to it; any thread may read. ``clock`` is monotonic, ``wall`` the wall clock; seconds."""
 
     def __init__(self, clock: Callable[[], float], wall: Callable[[], float]) -> None:
         self._clock, self._wall = clock, wall
@@ -90,11 +90,11 @@ class RequestLog:
     # -- from telemetry ------------------------------------------------------------------------------------
 
     def on_host(self, host: HostInfo) -> None:
-        """Remember whether the machine swaps now, as a cause of slow steps."""
+        """Remember whether the machine swaps now, which can make steps slow."""
         self._swapping = bool((host.os_swap_in or 0) + (host.os_swap_out or 0))
 
     def on_change(self, text: str) -> None:
-        """A setting changed."""
+        """A setting was changed, as ``text`` says."""
         with self._lock:
             self._changes.append((self._clock(), text))
 
@@ -162,7 +162,7 @@ class RequestLog:
         return record
 
     def _leave_queue(self, record: _Record, request: Request) -> None:
-        """Note what it waited for, once its wait is over."""
+        """Note why it had to wait, when its wait is over."""
         queued = request.timeline.queued
         record.busy = self._slots.held_at(queued)
         record.ahead = self._slots.admitted_after(queued)
@@ -191,7 +191,7 @@ class RequestLog:
     # -- to the admin API ----------------------------------------------------------------------------------
 
     def detail(self, request_id: str) -> RequestDetail | None:
-        """The life so far of a request that has or had a slot, or that gave up waiting; ``None`` if not known.
+        """The story of a request that has or had a slot, or that gave up waiting; ``None`` if it is not known.
 
         ``why`` is left empty.
         """
@@ -238,7 +238,7 @@ def _detail(record: _Record, changes: list[tuple[float, str]], now: float) -> Re
 
 
 def _facts(request: Request | None, now: float) -> dict[str, Any]:
-    """What the request itself knows."""
+    """What can be read from the request itself at ``now``."""
     assert request is not None
     timeline = request.timeline
     stalled = request.stalled + (now - request.preempted_at if request.preempted_at is not None else 0.0)

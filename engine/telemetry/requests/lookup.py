@@ -1,4 +1,4 @@
-"""A request's whole story for the admin API: the log of its steps, its place in the newest frame, and the sentence."""
+"""Finds a request for the admin API, in the log of requests and in the newest frame."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slotdeck.engine.telemetry.requests.sentence import describe
 
 
 def find_request(log: RequestLog, frame: Frame, request_id: str) -> RequestDetail | None:
-    """What is known of that request; ``None`` if it never was, or ended too long ago."""
+    """What is known of a request that waits, runs or ended lately; ``None`` if there is none with this id."""
     detail = log.detail(request_id)
     for position, waiter in enumerate(frame.waiting, 1):
         if waiter.request_id == request_id:

@@ -1,4 +1,4 @@
-"""Why did this one wait, why did it pause: one sentence from the numbers of one request."""
+"""Says in one sentence why a request waited and why it paused."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from slotdeck.engine.core.events import PreemptionCause
 from slotdeck.engine.telemetry.requests.detail import RequestDetail
 
 SHORT_WAIT = 0.1
-"""Seconds in the queue that nobody notices."""
+"""Seconds in the queue; shorter waits are not worth a clause."""
 LONG_PREFILL = 1.0
-"""Seconds of prefill worth a clause."""
+"""Seconds of prefill that are worth a clause."""
 LONG_GAP = 3.0
-"""A gap this many times the typical one is a pause."""
+"""A gap of at least this many times the typical one is a pause."""
 
 _SINCE: dict[PreemptionCause, str] = {
     "pool_full": "the KV pool was full",
@@ -21,7 +21,7 @@ _WHILE = _SINCE | {"pool_full": "the KV pool is full"}
 
 
 def describe(detail: RequestDetail) -> str:
-    """One sentence of at most three clauses, the largest causes of waiting first to last in its life."""
+    """One sentence from the numbers of ``detail``: its causes of waiting, in the order in which they happened."""
     clauses = [clause for clause in (_queue(detail), _prefill(detail), _pause(detail), _end(detail)) if clause]
     if not clauses:
         clauses = [_smooth(detail)]
