@@ -1,4 +1,4 @@
-"""`slotdeck bench`: measures a private engine of its own, or any OpenAI-compatible URL."""
+"""`slotdeck bench`: measures a private engine, or any OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENGINE_FLAGS = (
 )
 FLAME_FILE = Path("slotdeck-profile.svg")
 OWN_DEFAULTS = {"slots": 20, "context": 512, "queue": 256}
-"""20 slots for the 20 users, room for 150 words and 64 tokens, and a queue that refuses nobody on one slot."""
+"""20 slots for 20 users, a context for 150 words and 64 tokens, and a queue that refuses nobody on one slot."""
 
 
 @settings_flags(ENGINE_FLAGS, OWN_DEFAULTS)
@@ -40,21 +40,21 @@ def bench(
         str | None, typer.Option("--api-key", help="with --url: its API key", metavar="KEY", show_default=False)
     ] = None,
     users: Annotated[
-        str, typer.Option("--users", help="numbers of users, one stage each", metavar="LIST")
+        str, typer.Option("--users", help="numbers of users, with one stage for each", metavar="LIST")
     ] = "1,2,5,20",
     requests: Annotated[
         int, typer.Option("--requests", min=1, max=100, help="requests per user, one after another", metavar="N")
     ] = 2,
-    seed: Annotated[int, typer.Option("--seed", help="of the prompts", metavar="N")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="seed of the prompts", metavar="N")] = 1,
     calibration: Annotated[
         bool,
         typer.Option(
-            "--calibrate", help="measure and save a calibration for `slotdeck plan` instead; takes some two minutes"
+            "--calibrate", help="instead, measure and save a calibration for `slotdeck plan`; takes about two minutes"
         ),
     ] = False,
     profile: Annotated[
         bool,
-        typer.Option("--profile", help=f"also tell where a step's time goes, and draw it into {FLAME_FILE} here"),
+        typer.Option("--profile", help=f"also show where a step's time goes, and draw it into ./{FLAME_FILE}"),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of the table")] = False,
     output: Annotated[
@@ -62,32 +62,32 @@ def bench(
         typer.Option("--output", help="also write the JSON to this file", metavar="FILE", show_default=False),
     ] = None,
 ) -> None:
-    """Measure tokens/s, TTFT and ITL for 1, 2, 5 and 20 users at once: 150-word prompts, 64 tokens out.
+    """Measure tokens/s, TTFT and ITL with 1, 2, 5 and 20 users at once: 150-word prompts, 64 tokens out.
 
-    By default it starts a private engine, measures it, measures the most users on one slot too, and stops it; your
-    running engine is not touched (but shares the machine: stop it for fair numbers).
+    By default, the bench starts a private engine, measures it, also measures the most users on one slot, and stops it.
+    It does not touch your running engine, but both share the machine: stop yours for fair numbers.
 
-    With --calibrate it measures what a step costs: alone in the engine, then through the server under load of several
-    kinds; and how near that is to what memory and arithmetic of this machine give.
+    With --calibrate, it measures what a step costs, first alone in the engine, then through the server under several
+    kinds of load; and how close that is to the limits of this machine's memory and arithmetic.
 
-    TTFT is from sending a request to its first text, ITL the gap between two pieces of text as they arrive, tok/s
-    all generated tokens over the time from the first request sent to the last text. A refused request (503) is
-    counted and not sent again. One warm-up request before everything is not counted.
+    TTFT is the time from sending a request to its first text, ITL the gap between two pieces of text as they arrive,
+    and tok/s all generated tokens divided by the time from the first request to the last text. Refused requests are
+    counted and not sent again. One warm-up request is not counted.
     """
     if calibration:
         if profile:
-            fail("--calibrate measures steps in a way of its own; leave out --profile", USAGE)
+            fail("--calibrate does not support --profile; leave it out", USAGE)
         _calibration(context, settings, url=url, as_json=as_json, output=output)
         return
     counts = _user_counts(users)
     explicit = merge_flags(context, settings, ENGINE_FLAGS)
     if url is None and api_key is not None:
-        fail("--api-key belongs to --url", USAGE)
+        fail("--api-key needs --url", USAGE)
     if url is not None and profile:
-        fail("--profile looks into the bench's own engine; leave it out with --url", USAGE)
+        fail("--profile inspects the private engine; leave it out with --url", USAGE)
     misplaced = [SETTINGS[name].flag for name in explicit if name != "model"]
     if url is not None and misplaced:
-        fail(f"{misplaced[0]} sets up the bench's own engine; leave it out with --url", USAGE)
+        fail(f"{misplaced[0]} configures the private engine; leave it out with --url", USAGE)
     wanted = check_settings(OWN_DEFAULTS | explicit)
     from slotdeck.console.bench.run import BenchOptions, bench_engine, bench_url
     from slotdeck.console.client.admin import AdminError
@@ -108,7 +108,7 @@ def bench(
         for line in error.lines:
             say(line)
         fail(
-            f"the bench's engine ended before it served (exit code {error.code})",
+            f"the private engine ended before it served (exit code {error.code})",
             error.code if error.code > 0 else FAILED,
         )
     except KeyboardInterrupt:
@@ -136,11 +136,11 @@ def _calibration(
     """Measure, save and print a calibration."""
     explicit = merge_flags(context, settings, ENGINE_FLAGS)
     if url is not None:
-        fail("--calibrate measures steps from inside the engine; it cannot do that through --url", USAGE)
+        fail("--calibrate measures inside a private engine; leave out --url", USAGE)
     sets_up = ("model", "weights", "kv_dtype", "device", "threads")
     for name in explicit:
         if name not in sets_up:
-            fail(f"{SETTINGS[name].flag} is not part of a calibration, which measures with settings of its own", USAGE)
+            fail(f"--calibrate uses its own settings; leave out {SETTINGS[name].flag}", USAGE)
     from slotdeck.console.advice.step_model import StepModelError
     from slotdeck.console.bench.calibrate import CALIBRATION_SETTINGS, calibrate
     from slotdeck.console.bench.calibration_file import save_calibration
@@ -162,7 +162,7 @@ def _calibration(
     except EngineExitedError as error:
         for line in error.lines[-5:]:
             say(line)
-        fail(f"the engine ended before it was measured (exit code {error.code})", FAILED)
+        fail(f"the private engine ended before it was measured (exit code {error.code})", FAILED)
     except KeyboardInterrupt:
         fail("stopped before the end; nothing was saved")
     if as_json:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PLAIN_LINE_SECONDS = 10
 
-UsersOption = Annotated[int, typer.Option("--users", min=1, max=1000, help="how many people, or agents", metavar="N")]
+UsersOption = Annotated[int, typer.Option("--users", min=1, max=1000, help="number of people or agents", metavar="N")]
 KindOption = Annotated[
     Kind,
     typer.Option(
@@ -45,9 +45,7 @@ DurationOption = Annotated[
     float | None,
     typer.Option("--duration", min=1, help="seconds; default: until ctrl+c", metavar="SECONDS", show_default=False),
 ]
-SeedOption = Annotated[
-    int, typer.Option("--seed", help="the same seed says the same things at the same times", metavar="N")
-]
+SeedOption = Annotated[int, typer.Option("--seed", help="the same seed gives the same texts and times", metavar="N")]
 
 
 def load(
@@ -62,10 +60,10 @@ def load(
     seed: SeedOption = 1,
     socket: SocketOption = None,
 ) -> None:
-    """Simulate people at a server and count what they see. Ctrl+c ends with the result.
+    """Simulate users of a server and count what they see. Ctrl+c ends the load and prints the result.
 
-    Times are measured on this side: TTFT from sending a request to its first text, ITL between two pieces of text.
-    Users of your own engine appear on the Live screen as ~laptop, ~phone, ~tablet and so on.
+    The client measures the times: TTFT from sending a request to its first text, ITL between two pieces of text. Users
+    of your own engine appear on the Live page as ~laptop, ~phone, ~tablet and so on.
     """
     from slotdeck.console.cli.flags import check_settings, merge_flags
     from slotdeck.console.load.traffic import Target
@@ -73,9 +71,9 @@ def load(
 
     merge_flags(context, {}, ())
     if url is None and api_key is not None:
-        fail("--api-key belongs to --url; your own engine hands out its keys itself", USAGE)
+        fail("--api-key needs --url; your own engine creates the keys of simulated users itself", USAGE)
     if url is not None and socket is not None:
-        fail("--url and --socket name two different servers; give one of them", USAGE)
+        fail("give only one of --url and --socket", USAGE)
     if url is None:
         socket = socket or check_settings({}).socket or default_socket()
     target = Target(url=url, api_key=api_key, model=model, socket=socket)
@@ -90,7 +88,7 @@ def _run(
     duration: float | None,
     seed: int,
 ) -> int:
-    """Run the load, show it, and return the exit code."""
+    """Run the load, show its progress and result, and return the exit code."""
     from rich.console import Console
 
     from slotdeck.console.load.client import RequestFailedError, UnreachableError
@@ -125,7 +123,7 @@ def _run(
             fail(str(error), NO_ENGINE if isinstance(error, UnreachableError) and target.own else FAILED)
     _print_table(tally.table())
     if tally.gone:
-        fail("the server is out of reach; the load ended", NO_ENGINE if target.own else FAILED)
+        fail("the server cannot be reached any more; the load ended", NO_ENGINE if target.own else FAILED)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`slotdeck plan`: how many people fit, what to set and why. Numbers come together in ``plan_inputs``."""
+"""`slotdeck plan`: how many people fit, what to set and why. ``plan_inputs`` collects the numbers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from slotdeck.console.cli.plan_search import Search
 
 KvDtype = Literal["fp32", "bf16", "fp16", "int8"]
-MODEL, MACHINE, PEOPLE = "Which model (default: the one that runs)", "Which machine (default: this one)", "Which people"
-SEARCH = "Search by simulation (with --kind, or --from for recorded traffic; needs `slotdeck bench --calibrate`)"
+MODEL, MACHINE, PEOPLE = "The model (default: the one that runs)", "The machine (default: this one)", "The users"
+SEARCH = "Search by simulation (--kind, or --from for recorded traffic; first run `slotdeck bench --calibrate`)"
 MODES = ("continuous", "static", "serial")
 MAX_USERS = 200
 MIN_CONTEXT, MAX_CONTEXT = 256, 1 << 20
 MAX_VERIFIED_SECONDS = 480.0
-"""The engine keeps its percentiles for ten minutes, and what was sent last is still answered after that."""
+"""The engine's percentiles cover ten minutes, which must include the answers to the last requests."""
 
 
 def _option(flag: str, help_text: str, metavar: str, panel: str) -> typer.models.OptionInfo:
-    """A flag that says nothing unless it is given; numbers are checked where they are used."""
+    """A flag without a default. Numbers are checked where they are used."""
     option: typer.models.OptionInfo = typer.Option(
         flag, help=help_text, metavar=metavar, show_default=False, rich_help_panel=panel
     )
@@ -36,49 +36,59 @@ def plan(
     context: typer.Context,
     *,
     model_config: Annotated[
-        Path | None, _option("--model-config", "a config.json, or the folder it is in", "FILE", MODEL)
+        Path | None, _option("--model-config", "a config.json, or its folder", "FILE", MODEL)
     ] = None,
     model: Annotated[str | None, _option("--model", "a model on disk: a folder or a .gguf file", "PATH", MODEL)] = None,
     layers: Annotated[int | None, _option("--layers", "layers that keep K and V", "N", MODEL)] = None,
     kv_heads: Annotated[int | None, _option("--kv-heads", "key-value heads", "N", MODEL)] = None,
-    head_dim: Annotated[int | None, _option("--head-dim", "values of one head", "N", MODEL)] = None,
+    head_dim: Annotated[int | None, _option("--head-dim", "dimension of one head", "N", MODEL)] = None,
     weights_size: Annotated[
         str | None, _option("--weights-size", "memory of the weights, for example 16GB", "SIZE", MODEL)
     ] = None,
     weights: Annotated[
         Literal["fp32", "bf16", "fp16", "int8", "int4"] | None,
         _option(
-            "--weights", "type of the weights; default: as here, bf16 with --gpu and --model-config", "TYPE", MODEL
+            "--weights",
+            "type of the weights; default: as on this machine; bf16 with --gpu or --model-config",
+            "TYPE",
+            MODEL,
         ),
     ] = None,
     kv_dtype: Annotated[
         KvDtype | None,
-        _option("--kv-dtype", "type of the cache: fp32, bf16, fp16, int8; default: as here, else bf16", "TYPE", MODEL),
+        _option(
+            "--kv-dtype", "type of the KV cache: fp32, bf16, fp16, int8; default: as here, else bf16", "TYPE", MODEL
+        ),
     ] = None,
     gpu: Annotated[str | None, _option("--gpu", "a GPU with this memory, for example 24GiB", "SIZE", MACHINE)] = None,
     utilisation: Annotated[
-        float | None, _option("--utilisation", "part of the GPU's memory in use, default 0.92", "SHARE", MACHINE)
+        float | None, _option("--utilisation", "part of the GPU memory to use, default 0.92", "SHARE", MACHINE)
     ] = None,
     memory: Annotated[
-        str | None, _option("--memory", "no GPU, this much free RAM, for example 16GiB", "SIZE", MACHINE)
+        str | None,
+        _option("--memory", "a machine without GPU and this much free RAM, for example 16GiB", "SIZE", MACHINE),
     ] = None,
     prefill_speed: Annotated[
-        float | None, _option("--prefill-speed", "measured, one stream alone: prompt tokens/s", "TOK/S", MACHINE)
+        float | None, _option("--prefill-speed", "measured prompt tokens/s of one stream alone", "TOK/S", MACHINE)
     ] = None,
     decode_speed: Annotated[
-        float | None, _option("--decode-speed", "measured, one stream alone: tokens/s written", "TOK/S", MACHINE)
+        float | None, _option("--decode-speed", "measured output tokens/s of one stream alone", "TOK/S", MACHINE)
     ] = None,
-    users: Annotated[int | None, _option("--users", "people, or agents; default 5", "N", PEOPLE)] = None,
+    users: Annotated[int | None, _option("--users", "number of people or agents, default 5", "N", PEOPLE)] = None,
     turn_seconds: Annotated[
         float | None,
-        _option("--turn-seconds", "from one turn to the next, default 90; 0: they never pause", "SECONDS", PEOPLE),
+        _option(
+            "--turn-seconds", "time from one turn to the next, default 90; 0: users never pause", "SECONDS", PEOPLE
+        ),
     ] = None,
     generate_seconds: Annotated[
         float | None,
-        _option("--generate-seconds", "of work for one turn; default: from the speeds, else 12", "SECONDS", PEOPLE),
+        _option(
+            "--generate-seconds", "work for one turn; default: computed from the speeds, else 12", "SECONDS", PEOPLE
+        ),
     ] = None,
     prompt: Annotated[
-        int | None, _option("--prompt", "tokens of a prompt, earlier turns included", "TOKENS", PEOPLE)
+        int | None, _option("--prompt", "tokens of a prompt, including earlier turns", "TOKENS", PEOPLE)
     ] = None,
     answer: Annotated[int | None, _option("--answer", "tokens of an answer", "TOKENS", PEOPLE)] = None,
     context_tokens: Annotated[
@@ -91,36 +101,37 @@ def plan(
     begin: FromOption = None,
     end: ToOption = None,
     ttft_p95: Annotated[
-        float | None, _option("--ttft-p95", "goal: 19 of 20 first tokens within, default 2", "SECONDS", SEARCH)
+        float | None, _option("--ttft-p95", "goal: limit for 19 of 20 first tokens, default 2", "SECONDS", SEARCH)
     ] = None,
     itl_p95: Annotated[
-        float | None, _option("--itl-p95", "goal: 19 of 20 gaps between tokens within, default 0.15", "SECONDS", SEARCH)
+        float | None,
+        _option("--itl-p95", "goal: limit for 19 of 20 gaps between tokens, default 0.15", "SECONDS", SEARCH),
     ] = None,
     modes: Annotated[
-        str | None, _option("--modes", "ways of batching to try, default continuous", "LIST", SEARCH)
+        str | None, _option("--modes", "modes of batching to try, default continuous", "LIST", SEARCH)
     ] = None,
     seconds: Annotated[
-        float | None, _option("--seconds", "of simulated traffic; default: 300 of chat, 90 to 120", "SECONDS", SEARCH)
+        float | None, _option("--seconds", "simulated time; default: 300 for chat, else 90 to 120", "SECONDS", SEARCH)
     ] = None,
-    seed: Annotated[int | None, _option("--seed", "of the simulated traffic, default 1", "N", SEARCH)] = None,
+    seed: Annotated[int | None, _option("--seed", "seed of the simulated traffic, default 1", "N", SEARCH)] = None,
     verify: Annotated[
         bool,
-        typer.Option("--verify", help="serve the two best on a real engine of its own", rich_help_panel=SEARCH),
+        typer.Option("--verify", help="serve the two best settings on a private engine", rich_help_panel=SEARCH),
     ] = False,
-    runs: Annotated[int | None, _option("--runs", "of each verification, default 1", "N", SEARCH)] = None,
+    runs: Annotated[int | None, _option("--runs", "runs of each verification, default 1", "N", SEARCH)] = None,
     recording: Annotated[
-        Path | None, _option("--record", "write the choice's simulation for `slotdeck replay`", "FILE", SEARCH)
+        Path | None, _option("--record", "write the simulation of the choice for `slotdeck replay`", "FILE", SEARCH)
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON, nothing rounded")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON with unrounded numbers")] = False,
     socket: SocketOption = None,
 ) -> None:
-    """How many people fit, what to set, and why: for this machine, or for one you do not own yet.
+    """Show how many people fit, what to set, and why, for this machine or for one you do not own yet.
 
-    KV bytes per token = 2 x layers x kv heads x head dim x bytes per value. In flight = users x seconds of work for a
-    turn / seconds from one turn to the next.
+    KV bytes per token = 2 x layers x kv heads x head dim x bytes per value. Requests in flight = users x seconds of
+    work for a turn / seconds from one turn to the next.
 
-    With --kind, or --from for what was recorded, the engine's own scheduler is run on a virtual clock instead, with
-    the speeds that `slotdeck bench --calibrate` measured: hundreds of settings, and the one that keeps your goals.
+    With --kind, or --from for recorded traffic, the engine's own scheduler runs on a virtual clock with the speeds that
+    `slotdeck bench --calibrate` measured. It tries hundreds of settings and recommends one that reaches your goals.
     """
     from slotdeck.console.advice.capacity import CapacityError
     from slotdeck.console.advice.plan_report import plan_json, plan_text
@@ -147,13 +158,15 @@ def plan(
             "--prompt": prompt, "--answer": answer,
         }  # fmt: skip
         for flag in (name for name, value in capacity_flags.items() if value is not None):
-            fail(f"{flag} belongs to the arithmetic; --kind and --from take traffic and speed as they are", USAGE)
+            fail(
+                f"{flag} cannot be used with --kind or --from, which simulate given traffic with measured speeds", USAGE
+            )
         from slotdeck.console.cli.plan_search import plan_search
 
         plan_search(wanted, AdminClient(settings.socket or default_socket()), settings)
         return
     for flag in (name for name, value in search_flags.items() if value is not None):
-        fail(f"{flag} belongs to --kind or --from", USAGE)
+        fail(f"{flag} needs --kind or --from", USAGE)
     asked = Asked(
         model_config=model_config,
         model=model,
@@ -192,7 +205,7 @@ def _search(
     context: int | None,
     as_json: bool,
 ) -> Search:
-    """The flags of a search, checked; a bad one ends the command with exit 2."""
+    """Check the flags of a search. A bad one ends the command with exit code 2."""
     from slotdeck.console.advice.plan import USERS
     from slotdeck.console.advice.search import Goals
     from slotdeck.console.cli.exits import USAGE, fail
@@ -201,16 +214,16 @@ def _search(
     modes = tuple((flags["--modes"] or MODES[0]).split(","))
     for mode in modes:
         if mode not in MODES:
-            fail(f"--modes is a list of {', '.join(MODES)}, not {flags['--modes']!r}", USAGE)
+            fail(f"--modes must be a list of {', '.join(MODES)}, not {flags['--modes']!r}", USAGE)
     for flag in ("--ttft-p95", "--itl-p95", "--seconds", "--runs"):
         if flags[flag] is not None and flags[flag] <= 0:
             fail(f"{flag} must be above 0", USAGE)
     if users is not None and not 1 <= users <= MAX_USERS:
         fail(f"--users must be between 1 and {MAX_USERS}", USAGE)
     if begin is not None and (kind is not None or users is not None or flags["--verify"] or flags["--seconds"]):
-        fail("--from takes the recorded traffic as it was: leave out --kind, --users, --seconds and --verify", USAGE)
+        fail("--from replays recorded traffic: leave out --kind, --users, --seconds and --verify", USAGE)
     if flags["--verify"] and (flags["--seconds"] or 0) > MAX_VERIFIED_SECONDS:
-        fail(f"--verify serves at most {MAX_VERIFIED_SECONDS:.0f} --seconds", USAGE)
+        fail(f"with --verify, --seconds must be at most {MAX_VERIFIED_SECONDS:.0f}", USAGE)
     if context is not None and not MIN_CONTEXT <= context <= MAX_CONTEXT:
         fail(f"--context must be between {MIN_CONTEXT} and {MAX_CONTEXT} tokens", USAGE)
     return Search(

@@ -1,4 +1,4 @@
-"""Where the numbers of a plan come from: flags, a config.json, a model on disk, the engine that runs, this machine."""
+"""Collects the numbers of a plan: from flags, a config.json, a model on disk, the running engine and this machine."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from slotdeck.engine.telemetry.frame import Frame
 from slotdeck.engine.units import parse_bytes
 
 MAX_CONFIG_BYTES = 4 << 20
-"""A config.json is no larger; anything that is was named by mistake."""
+"""A larger file is not a config.json and was named by mistake."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What the flags said; ``None`` where they said nothing. Sizes are text as typed, ``24GiB``."""
+    """The given flags; ``None`` if not given. Sizes are text as typed: ``24GiB``."""
 
     model_config: Path | None = None
     model: str | None = None
@@ -49,15 +49,15 @@ class Asked:
 
 
 def question_from(asked: Asked, admin: AdminClient, default_model: str) -> Question:
-    """All numbers together. A bad one, or a model that is not there, ends the command with one line: exit 2, or 1 for a
-    file that cannot be read.
+    """Collect all numbers.
 
-    ``default_model`` is the model of the settings, described when nothing else is named and no engine runs.
+    A bad number or an unknown model ends the command with one line and exit code 2, an unreadable file with 1.
+    ``default_model`` is the configured model, which is used if no model is given and no engine runs.
     """
     _check_together(asked)
     try:
         frame = _running(admin)
-        memory = _memory(asked, frame)  # before the model, which may take seconds to be described
+        memory = _memory(asked, frame)  # First, because describing the model may take seconds.
         model = _weighed(_model(asked, frame, default_model), asked)
         kv_dtype = asked.kv_dtype or _kv_dtype(asked, frame)
         return Question(
@@ -81,15 +81,15 @@ def _check_together(asked: Asked) -> None:
     typed = [asked.layers, asked.kv_heads, asked.head_dim]
     named = [asked.model_config, asked.model, next((one for one in typed if one is not None), None)]
     if sum(one is not None for one in named) > 1:
-        fail("--model-config, --model and --layers each name a model; give one of them", USAGE)
+        fail("give only one of --model-config, --model and --layers", USAGE)
     if any(one is not None for one in typed) and None in typed:
-        fail("--layers, --kv-heads and --head-dim belong together", USAGE)
+        fail("--layers, --kv-heads and --head-dim must be given together", USAGE)
     if asked.gpu is not None and asked.memory is not None:
-        fail("--gpu and --memory each say what there is; give one of them", USAGE)
+        fail("give only one of --gpu and --memory", USAGE)
     if asked.utilisation is not None and asked.memory is not None:
-        fail("--utilisation is a share of a GPU; --memory is taken whole", USAGE)
+        fail("--utilisation applies to a GPU; all of --memory is used", USAGE)
     if (asked.prefill_speed is None) != (asked.decode_speed is None):
-        fail("--prefill-speed and --decode-speed belong together", USAGE)
+        fail("--prefill-speed and --decode-speed must be given together", USAGE)
 
 
 def _running(admin: AdminClient) -> Frame | None:
@@ -111,7 +111,7 @@ def _model(asked: Asked, frame: Frame | None, default_model: str) -> ModelFacts:
     config = Path(source).expanduser() / "config.json"
     described, reason, code = _described(source)
     if described is None and config.is_file():
-        say(f"{reason} Planned from its config.json.")
+        say(f"{reason} Using its config.json instead.")
         return _from_config(config, asked.weights or "bf16")
     if described is None:
         fail(reason, code)
@@ -123,21 +123,21 @@ def _from_config(path: Path, weights: str) -> ModelFacts:
         if path.is_dir():
             path /= "config.json"
         if path.stat().st_size > MAX_CONFIG_BYTES:
-            fail(f"{path} is no config.json: it is larger than {MAX_CONFIG_BYTES >> 20} MiB", FAILED)
+            fail(f"{path} is not a config.json: it is larger than {MAX_CONFIG_BYTES >> 20} MiB", FAILED)
         document = json.loads(path.read_text("utf-8"))
     except OSError as error:
         fail(f"{path}: {error.strerror or error}", FAILED)
     except ValueError as error:
         fail(f"{path} is not JSON: {error}", FAILED)
     if not isinstance(document, dict):
-        fail(f"{path} is no config.json: it holds no object", FAILED)
+        fail(f"{path} is not a config.json: it contains no JSON object", FAILED)
     named = document.get("_name_or_path")
     name = named if isinstance(named, str) and named else path.resolve().parent.name if path.stem == "config" else ""
     return facts_from_config(document, name or path.stem, weights)
 
 
 def _described(source: str) -> tuple[ModelFacts | None, str, int]:
-    """What the engine says of a model without loading it, or why it says nothing, and the exit code for that."""
+    """The engine's description of a model, without loading it; or ``None``, the reason and the exit code."""
     result = subprocess.run(
         [*ENGINE_COMMAND, "model", "info", source, "--json"], capture_output=True, text=True, check=False
     )
@@ -167,9 +167,9 @@ def _described(source: str) -> tuple[ModelFacts | None, str, int]:
 
 
 def _weighed(model: ModelFacts, asked: Asked) -> ModelFacts:
-    """The model with the weights it will have: of the size typed, else of the type asked for.
+    """The model with weights of the given size, or else of the given type.
 
-    Those of this machine stay as the engine has them; on a GPU that is planned for they are 16-bit.
+    By default the weights stay as they are on this machine, and are 16-bit on a GPU that is planned for.
     """
     if asked.weights_size is not None:
         return replace(model, weight_bytes=_size("--weights-size", asked.weights_size), weights=asked.weights)
@@ -188,22 +188,22 @@ def _memory(asked: Asked, frame: Frame | None) -> Memory:
 
         here = Memory(int(psutil.virtual_memory().available), False)
     if asked.utilisation is not None and not here.gpu:
-        fail("--utilisation is a share of a GPU: give --gpu too", USAGE)
+        fail("--utilisation applies to a GPU: give --gpu too", USAGE)
     return here
 
 
 def _here(asked: Asked) -> bool:
-    """True when the machine and the model are those of the engine that runs."""
+    """True if the plan is for the machine and the model of the running engine."""
     return all(one is None for one in (asked.gpu, asked.memory, asked.model, asked.model_config, asked.layers))
 
 
 def _kv_dtype(asked: Asked, frame: Frame | None) -> str:
-    """That of the running engine when it is planned for, else 16-bit."""
+    """The KV type of the running engine if the plan is for it, else 16-bit."""
     return (kv_dtype_of(frame) if frame is not None and _here(asked) else None) or "bf16"
 
 
 def _speed(asked: Asked, frame: Frame | None, model: ModelFacts, kv_dtype: str) -> Speed | None:
-    """The one typed, else the one measured on this machine for this model."""
+    """The given speed, or else the one that was measured on this machine for this model."""
     from slotdeck.console.planning.measured_speed import speed_of_engine, speed_of_model
 
     if asked.prefill_speed is not None and asked.decode_speed is not None:

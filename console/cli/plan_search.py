@@ -1,4 +1,4 @@
-"""`slotdeck plan --kind` and `--from`: hundreds of settings tried on simulated traffic, the best on a real engine."""
+"""`slotdeck plan --kind` and `--from`: tries hundreds of settings on simulated traffic, and the best on an engine."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     from slotdeck.console.bench.verify import MeasuredService
 
 SECONDS: dict[TrafficKind, float] = {"chat": 300.0, "agent": 90.0, "documents": 120.0}
-"""Of simulated traffic: long enough for everybody to have some turns."""
+"""Simulated time by kind: long enough for every user to have some turns."""
 POOL_SHARE = 0.8
-"""Part of the free memory that a searched pool may take."""
+"""Part of the free memory that the largest pool may take."""
 NICE = 5
-"""The search gives way to an engine that serves."""
-SPARE = 1.25
-"""Slots are tried up to so many for each user,"""
-MIN_SLOTS = 4
-"""and up to these for few."""
+"""Niceness of the search, so that it yields to a serving engine."""
+SLOTS_PER_USER = 1.25
+"""The most slots that are tried, for each user,"""
+MIN_MAX_SLOTS = 4
+"""but at least this many."""
 ENGINE_FACTS = ("model", "weights", "kv_dtype", "device", "threads", "kernels", "weight_bytes")
-"""What a simulated frame says of its engine, as in the calibration."""
+"""Facts about the engine that simulated frames take from the calibration."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Everything a worker needs. One of ``traffic`` and ``records`` is there."""
+    """Everything that a worker needs. Either ``traffic`` or ``records`` is given."""
 
     calibration: Calibration
     base: LiveSettings
@@ -62,7 +62,7 @@ class Job:
     seed: int
 
     def users(self) -> list[User]:
-        """Anew for each run: a script can be read only once."""
+        """New users for each run, because a script can only be read once."""
         if self.traffic is None:
             return users_of(self.records)
         traffic = self.traffic
@@ -73,7 +73,7 @@ class Job:
 
 
 def read_speed(admin: AdminClient) -> tuple[Calibration, Frame | None]:
-    """The calibration of the engine that runs, else the newest; a missing one ends the command."""
+    """The calibration of the running engine, or else the newest. The command ends if there is none."""
     try:
         frame = admin.running()
     except AdminError as error:
@@ -86,7 +86,7 @@ def read_speed(admin: AdminClient) -> tuple[Calibration, Frame | None]:
 
 
 def max_pool(calibration: Calibration, frame: Frame | None) -> int:
-    """Tokens that the pool may take: what it has, and most of what is free beside it."""
+    """Tokens that the pool may take: what it has now, and most of the free memory."""
     import psutil
 
     held = (frame.pool.total or 0) if frame is not None else 0
@@ -96,7 +96,7 @@ def max_pool(calibration: Calibration, frame: Frame | None) -> int:
 
 
 def run_search(job: Job, budgets: Sequence[int] = BUDGETS) -> SearchResult:
-    """Each budget in a process of its own, as many at once as there are cores."""
+    """Search each budget in its own process, as many at once as there are cores."""
     found = SearchResult(job.goals)
     workers = min(len(budgets), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
     started = time.monotonic()
@@ -134,13 +134,13 @@ def _search_budget(job: Job, budget: int) -> SearchResult:
 
 
 def context_of(records: Sequence[RequestRecord]) -> int:
-    """What the longest recorded request needs, in whole blocks."""
+    """Tokens that the longest recorded request needs, in whole blocks."""
     longest = max(((record.prompt_tokens or 0) + (record.output_tokens or 0) for record in records), default=0)
     return max(64, -(-longest // BLOCK_SIZE) * BLOCK_SIZE)
 
 
 def write_recording(job: Job, settings: LiveSettings, path: Path) -> int:
-    """One run as frames for `slotdeck replay`; gives how many. Raises OSError."""
+    """Simulate once and write the frames for `slotdeck replay`. Returns their number. Raises OSError."""
     from slotdeck.console.sources.recording import write_frames
 
     calibration = job.calibration
@@ -155,7 +155,7 @@ def write_recording(job: Job, settings: LiveSettings, path: Path) -> int:
 
 
 def verify_one(job: Job, tried: Trial, start: StartSettings, times: int) -> list[MeasuredService]:
-    """Serve the same traffic on a real engine, ``times`` times. A failure ends the command."""
+    """Serve the same traffic on a private engine, ``times`` times. A failure ends the command."""
     from slotdeck.console.bench.verify import verify
     from slotdeck.console.hosting.engine_process import EngineExitedError
     from slotdeck.console.load.client import RequestFailedError
@@ -171,12 +171,12 @@ def verify_one(job: Job, tried: Trial, start: StartSettings, times: int) -> list
     except EngineExitedError as error:
         for line in error.lines[-5:]:
             say(line)
-        fail("the engine to verify with ended before it served", FAILED)
+        fail("the private engine ended before it served", FAILED)
 
 
 @dataclass(frozen=True)
 class Search:
-    """What the flags said."""
+    """The given flags."""
 
     kind: TrafficKind | None
     begin: str | None
@@ -194,7 +194,7 @@ class Search:
 
 
 def plan_search(wanted: Search, admin: AdminClient, start: StartSettings) -> None:
-    """Search, print, and where it is wanted verify. Ends the command with a sentence when something is missing."""
+    """Search, print, and verify if asked to. The command ends with a sentence if something is missing."""
     from slotdeck.console.cli.plan_search_report import search_json, search_text, verify_text
 
     calibration, frame = read_speed(admin)
@@ -205,7 +205,7 @@ def plan_search(wanted: Search, admin: AdminClient, start: StartSettings) -> Non
     now = None if frame is None else Trial.of(job.base, job.run(job.base))
     choice = found.choice
     if choice is None:
-        fail(f"the pool that fits in memory cannot hold one context of {job.context} tokens", FAILED)
+        fail(f"the memory is too small for a pool with one context of {job.context} tokens", FAILED)
     if not wanted.as_json:
         print("\n".join(search_text(found, calibration, traffic, seconds, now)), flush=True)
     if wanted.recording is not None:
@@ -213,7 +213,7 @@ def plan_search(wanted: Search, admin: AdminClient, start: StartSettings) -> Non
             count = write_recording(job, choice.settings, wanted.recording)
         except OSError as error:
             fail(f"could not write {wanted.recording}: {error.strerror or error}", FAILED)
-        say(f"{count} simulated frames in {wanted.recording}; watch them with `slotdeck replay {wanted.recording}`")
+        say(f"wrote {count} simulated frames; watch them with `slotdeck replay {wanted.recording}`")
     verified: dict[str, Sequence[MeasuredService]] = {}
     if wanted.verify:
         for title, tried in (("choice", choice), ("runner-up", found.runner_up)):
@@ -227,7 +227,7 @@ def plan_search(wanted: Search, admin: AdminClient, start: StartSettings) -> Non
 
 
 def _job(wanted: Search, calibration: Calibration, frame: Frame | None) -> tuple[Job, str]:
-    """The job, and its traffic in words."""
+    """The job, and a description of its traffic."""
     base = LiveSettings() if frame is None else settings_of(frame)
     traffic: Traffic | None = None
     records: list[RequestRecord] = []
@@ -246,7 +246,7 @@ def _job(wanted: Search, calibration: Calibration, frame: Frame | None) -> tuple
         traffic=traffic,
         records=tuple(records),
         context=context,
-        max_slots=max(MIN_SLOTS, int(SPARE * users)),
+        max_slots=max(MIN_MAX_SLOTS, int(SLOTS_PER_USER * users)),
         max_pool=max(context, min(max_pool(calibration, frame), 2 * users * context)),
         modes=wanted.modes,
         seed=wanted.seed,
@@ -266,7 +266,10 @@ def _recorded(wanted: Search) -> tuple[list[RequestRecord], str]:
         fail(str(error), FAILED)
     users = users_of(records)
     if not users:
-        fail("no request that was answered is recorded in that time", NOTHING_RECORDED)
+        fail("no answered request was recorded in that time", NOTHING_RECORDED)
     names = {user.name for user in users}
     shown = " to ".join(time.strftime("%a %H:%M", time.localtime(moment)) for moment in (begin, end))
-    return records, f"{len(records)} requests of {len(names)} users as recorded, {shown}; refused ones are not recorded"
+    return (
+        records,
+        f"{len(records)} requests of {len(names)} users as recorded, {shown}; refused requests are not recorded",
+    )

@@ -1,4 +1,4 @@
-"""A search as plain text of 80 columns, and as JSON."""
+"""The result of a search as text in 80 columns, and as JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMPARED = (
 def search_text(
     found: SearchResult, calibration: Calibration, traffic: str, seconds: float, now: Trial | None = None
 ) -> list[str]:
-    """What was tried, what is best, and why; beside it what the settings that are in force ``now`` would give."""
+    """What was tried, what is best and why, and what the settings in force (``now``) would give."""
     goals = found.goals
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(calibration.measured))
     lines = _wrapped("traffic  ", traffic)
@@ -37,16 +37,16 @@ def search_text(
         f"{calibration.threads} threads, measured {when}",
     )
     if (warning := busy_warning(calibration)) is not None:
-        lines += _wrapped("beware   ", warning)
-    lines += _wrapped("goals    ", f"{goals_words(goals)}, nobody preempted, nobody refused")
+        lines += _wrapped("warning  ", warning)
+    lines += _wrapped("goals    ", f"{goals_words(goals)}, no preemptions, no refusals")
     requests = found.requests
     lines += _wrapped(
         "tried    ",
         f"{len(found.tried) + found.refusing} settings with {found.simulated} runs ({requests:,} requests in "
-        f"{seconds:.0f} s); the others cannot differ from one of those"
-        + (f", or are sure to refuse somebody ({found.refusing})" if found.refusing else ""),
+        f"{seconds:.0f} s); the result of the others follows from these"
+        + (f", or they are sure to refuse requests ({found.refusing})" if found.refusing else ""),
     )
-    lines += ["", "the frontier: no other setting is better in everything"]
+    lines += ["", "best trade-offs: no other setting is better in everything"]
     lines.append(f"  {'slots':>5} {'budget':>6} {'queue':>5} {'context':>7} {'pool':>6}  {_HEAD}")
     choice = found.choice
     frontier = found.frontier()
@@ -60,7 +60,7 @@ def search_text(
         lines.append(f"  and {len(frontier) - len(shown)} more; --json has them all")
     if choice is not None:
         lines.append("")
-        lines += _wrapped("choice   ", f"{setting_words(choice)}: {why(found)}")
+        lines += _wrapped("choice   ", f"{setting_words(choice)}: {reason(found)}")
         lines += [_wrapped("         ", text)[0] for text in neighbours(found)]
         settings = choice.settings
         mode = "" if settings.mode == "continuous" else f" --mode {settings.mode}"
@@ -95,25 +95,25 @@ def setting_words(tried: Trial) -> str:
     return f"slots {s.slots}, budget {s.budget}, queue {s.queue}, context {s.context}, pool {s.kv_tokens}"
 
 
-def why(found: SearchResult) -> str:
-    """One sentence."""
+def reason(found: SearchResult) -> str:
+    """One sentence that explains the choice."""
     choice, goals = found.choice, found.goals
     assert choice is not None
     misses = choice.misses(goals)
     if misses:
         return (
-            f"no setting keeps all goals; this one comes nearest, with TTFT p95 {duration(choice.ttft_p95)} and ITL "
+            f"no setting reaches all goals; this one comes closest, with TTFT p95 {duration(choice.ttft_p95)} and ITL "
             f"p95 {duration(choice.itl_p95)}, and misses {' and '.join(misses)}"
         )
     spare = 1 - choice.score(goals)
     return (
-        f"{len(found.kept)} settings keep all goals; this one leaves {spare:.0%} of the tighter goal, and of those as "
-        "good it is the smallest"
+        f"{len(found.kept)} settings reach all goals; this one stays {spare:.0%} below the tighter limit, and is the "
+        "smallest of those that do about as well"
     )
 
 
 def neighbours(found: SearchResult) -> list[str]:
-    """What one step to either side would do, for slots and budget."""
+    """What one step up or down would do, for slots and budget."""
     choice = found.choice
     assert choice is not None
     lines = []
@@ -135,7 +135,7 @@ def neighbours(found: SearchResult) -> list[str]:
 
 
 def _nearest(found: SearchResult, choice: Trial, name: str, value: int) -> Trial | None:
-    """The setting that differs in ``name`` alone, with the pool that comes nearest."""
+    """The trial that differs in ``name`` only, with the most similar pool."""
     want = choice.settings
     same = [
         tried
@@ -151,7 +151,7 @@ def _nearest(found: SearchResult, choice: Trial, name: str, value: int) -> Trial
 
 
 def verify_text(title: str, tried: Trial, measured: Sequence[MeasuredService]) -> list[str]:
-    """Predicted beside measured; of several runs the medians, with their range."""
+    """Predicted and measured values; for several runs the median and the range."""
     lines = [f"{title}: {setting_words(tried)}", f"  {'':<10} {'predicted':>10} {'measured':>10} {'off by':>7}  runs"]
     for label, name, is_time in COMPARED:
         predicted = getattr(tried, name)
@@ -163,7 +163,7 @@ def verify_text(title: str, tried: Trial, measured: Sequence[MeasuredService]) -
         lines.append(f"  {label:<10} {show(predicted):>10} {show(got):>10} {off:>7}  {runs}")
     others = max(one.others for one in measured)
     if others > MAX_OTHERS:
-        lines += _wrapped("  beware   ", f"other programs kept up to {others:.1f} cores busy meanwhile")
+        lines += _wrapped("  warning  ", f"other programs kept up to {others:.1f} cores busy during the runs")
     counts = [(one.preemptions, one.rejected) for one in measured]
     lines.append(
         f"  {'preempted':<10} {tried.preemptions:>10} {median(pair[0] for pair in counts):>10.0f}\n"
@@ -179,7 +179,7 @@ def search_json(
     verified: dict[str, Sequence[MeasuredService]],
     now: Trial | None,
 ) -> dict[str, Any]:
-    """Everything, nothing rounded."""
+    """The whole result, unrounded."""
     return {
         "traffic": traffic,
         "calibration": calibration.key,

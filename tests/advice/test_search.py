@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -77,3 +78,60 @@ def test_the_pool_stays_within_memory() -> None:
     found = find(max_pool=1024)
     assert {tried.settings.kv_tokens for tried in found.tried} == {512, 768, 1024}
     assert find(max_pool=256).choice is None
+
+
+def trial(score: float = 0.5, **changes: Any) -> Trial:
+    """A trial that uses ``score`` of the goal of 2 s."""
+    settings = LiveSettings(slots=4, context=512, queue=8, budget=64, kv_tokens=2048)
+    values: dict[str, Any] = {"preemptions": 0, "refused": 0} | changes
+    known = {name: values.pop(name) for name in list(values) if name in LiveSettings.model_fields}
+    return Trial(
+        settings=settings.model_copy(update=known), ttft_p50=0.1, ttft_p95=2.0 * score, itl_p50=0.01, itl_p95=0.01,
+        tokens_per_second=100.0, finished=10, max_waiting=0, max_queued=0, max_admitted=4, pool_bound=False, **values,
+    )  # fmt: skip
+
+
+def test_a_goal_is_kept_up_to_its_limit() -> None:
+    goals = Goals(2.0, 0.15)
+    assert trial(1.0).misses(goals) == []
+    assert trial(1.001).misses(goals) == ["TTFT p95"]
+    assert replace(trial(), itl_p95=0.16).misses(goals) == ["ITL p95"]
+    assert replace(trial(), itl_p95=None).misses(goals) == []
+    assert replace(trial(), ttft_p95=None).misses(goals) == ["TTFT p95"]
+    assert trial(preemptions=1, refused=1).misses(goals) == ["preemptions", "refused requests"]
+    assert replace(trial(0.5), itl_p95=0.12).score(goals) == pytest.approx(0.8), "the tighter limit counts"
+
+
+def test_scores_within_a_twentieth_are_equal_and_the_smaller_setting_wins() -> None:
+    best, near, far = trial(0.5), trial(0.52, kv_tokens=1024), trial(0.53, kv_tokens=512)
+    assert SearchResult(Goals(), [best, near, far]).kept == [near, best, far]
+    slots = [trial(0.5, slots=5), trial(0.5, slots=3), trial(0.5, slots=9, kv_tokens=1024)]
+    assert [one.settings.slots for one in SearchResult(Goals(), slots).kept] == [9, 3, 5], "the pool comes first"
+
+
+def test_without_a_kept_goal_refusals_count_more_than_preemptions_and_those_more_than_time() -> None:
+    slow, preempting, refusing = trial(9.0), trial(0.5, preemptions=1), trial(0.5, refused=1)
+    found = SearchResult(Goals(), [refusing, preempting, slow])
+    assert found.kept == []
+    assert found.ranked == [slow, preempting, refusing]
+
+
+def test_the_runner_up_differs_in_slots_budget_or_mode() -> None:
+    same = trial(0.51, queue=64, kv_tokens=4096)
+    other = trial(0.9, budget=128)
+    found = SearchResult(Goals(), [trial(0.5), same, other])
+    assert found.runner_up == other
+    assert SearchResult(Goals(), [trial(0.5), same]).runner_up is None
+    assert SearchResult(Goals()).runner_up is None
+
+
+def test_pools_are_whole_blocks_from_half_to_all_of_what_the_slots_need() -> None:
+    assert searching.pools(4, 500, 1 << 20) == [1008, 2000]
+    assert searching.pools(1, 500, 1 << 20) == [512]
+    assert searching.pools(4, 500, 1999) == [1008]
+
+
+def test_slots_are_tried_up_to_the_bound_and_serial_only_one() -> None:
+    found = find(max_slots=3, modes=("serial", "continuous"), budgets=(64,))
+    tried = {(one.settings.mode, one.settings.slots) for one in found.tried}
+    assert tried == {("serial", 1), ("continuous", 1), ("continuous", 2), ("continuous", 3)}

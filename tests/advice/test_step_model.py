@@ -68,6 +68,9 @@ def test_steps_after_a_pause_are_left_out() -> None:
     paused = [sample._replace(between=None) for sample in samples(60)]
     with pytest.raises(StepModelError, match="50 are needed"):
         fit([*paused, *samples(20)])
+    with pytest.raises(StepModelError, match="only 49 steps"):
+        fit(samples(49))
+    assert fit([*paused, *samples(50)]).samples == 50
 
 
 def test_samples_come_through_json_unchanged() -> None:

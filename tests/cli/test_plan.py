@@ -111,7 +111,7 @@ def test_a_model_on_disk_is_described_by_the_engine(
     refuse = "import sys; print('slotdeck: Qwen3ForCausalLM is not supported.'); sys.exit(1)"
     monkeypatch.setattr(plan_inputs, "ENGINE_COMMAND", (sys.executable, "-c", refuse))
     result = run(tmp_path, "--model", str(config.parent), "--gpu", "24GiB", "--json")
-    assert "Planned from its config.json." in result.stderr
+    assert "Using its config.json instead." in result.stderr
     assert json.loads(result.stdout)["model"]["layers"] == 36
     assert run(tmp_path, "--model", "/nowhere").exit_code == 1
 
@@ -155,11 +155,11 @@ async def test_the_model_that_runs_is_planned_for_with_the_memory_that_is_left(t
     ("arguments", "code", "words"),
     [
         (["--gpu", "24"], 2, "24GiB"),
-        (["--gpu", "24GiB", "--memory", "1GiB"], 2, "give one of them"),
-        (["--layers", "3"], 2, "belong together"),
-        (["--model", "x", "--model-config", "y"], 2, "give one of them"),
-        (["--decode-speed", "3"], 2, "belong together"),
-        (["--utilisation", "0.5", "--memory", "1GiB"], 2, "share of a GPU"),
+        (["--gpu", "24GiB", "--memory", "1GiB"], 2, "give only one of"),
+        (["--layers", "3"], 2, "must be given together"),
+        (["--model", "x", "--model-config", "y"], 2, "give only one of"),
+        (["--decode-speed", "3"], 2, "must be given together"),
+        (["--utilisation", "0.5", "--memory", "1GiB"], 2, "applies to a GPU"),
         (["--model-config", "/nowhere/config.json", "--gpu", "1GiB"], 1, "No such file"),
         (["--model-config", "/proc/cpuinfo", "--gpu", "1GiB"], 1, "not JSON"),
         (["--model-config", "CONFIG", "--gpu", "1GiB", "--users", "0"], 2, "users must be at least 1"),

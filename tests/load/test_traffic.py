@@ -200,8 +200,8 @@ async def test_on_a_terminal_there_is_one_live_line_and_ctrl_c_ends_with_the_tab
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["load", "--api-key", "k"], 2, "--api-key belongs to --url"),
-        (["load", "--url", "http://x", "--socket", "/s"], 2, "two different servers"),
+        (["load", "--api-key", "k"], 2, "--api-key needs --url"),
+        (["load", "--url", "http://x", "--socket", "/s"], 2, "only one of --url"),
         (["load", "--url", "http://127.0.0.1:9"], 1, "no server answers"),
         (["--slots", "3", "load"], 2, "--slots does not apply"),
         (["bench", "--users", "two"], 2, "list of numbers"),
