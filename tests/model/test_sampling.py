@@ -175,6 +175,25 @@ def test_repetition_penalty_is_that_of_transformers() -> None:
         torch.testing.assert_close(changed_by(row, request), wanted)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"logit_bias": ((7, 1.0),)},
+        {"repetition_penalty": 1.5},
+        {"presence_penalty": 0.5},
+        {"frequency_penalty": 0.5},
+        {"min_tokens": 4, "stop_token_ids": frozenset({7})},
+    ],
+)
+def test_each_field_alone_changes_the_logits_and_is_not_plain(change: dict[str, Any]) -> None:
+    row = torch.randn(300, generator=torch.Generator().manual_seed(3))
+    for temperature, plain in ((0.0, sampling_module.plainly_greedy), (1.0, sampling_module.plainly_drawn)):
+        assert plain(after([1], [7, 2, 7], temperature=temperature))
+        request = after([1], [7, 2, 7], temperature=temperature, **change)
+        assert not plain(request)
+        assert changed_by(row, request)[7] != row[7]
+
+
 def test_presence_and_frequency_penalties_count_the_output_only() -> None:
     row = torch.randn(300, generator=torch.Generator().manual_seed(3))
     request = after([1, 1, 2], [7, 2, 7, 7, 299], presence_penalty=0.5, frequency_penalty=-0.25)
