@@ -1,4 +1,4 @@
-"""The Demo page: 2, 5 and 20 users under three ways of batching, side by side, or one of five scenes."""
+"""The Demo page: 2, 5 and 20 users in three batching modes side by side, or one of five scenes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from slotdeck.engine.paths import state_folder
 
 ABOUT = (
     "People read for 20 to 60 s between two turns, agents never pause, documents are long prompts with short answers. "
-    "Each row runs on this engine in one mode: serial, static or continuous, with the same people at the same times. "
-    "Your settings come back at the end, however it ends."
+    "Each row runs on this engine in one mode: serial, static or continuous, with the same users at the same times. "
+    "Your settings are restored at the end, even if the demo fails."
 )
 
 
 @dataclass(frozen=True)
 class DemoChoice:
-    """One thing that can be shown."""
+    """One entry of the menu."""
 
     title: str
     wanted: Wanted
@@ -87,8 +87,8 @@ class DemoPage(Page):
     def _note(self) -> str:
         assert self.state is not None
         if self.state.running:
-            return "x ends it, and the settings come back"
-        return "esc for another one, y copies the table"
+            return "x ends it and restores the settings"
+        return "esc goes to the menu, y copies the table"
 
     @property
     def _selected(self) -> int | None:
@@ -121,13 +121,13 @@ class DemoPage(Page):
         return lines[start : start + height]
 
     def copied(self) -> str | None:
-        """The table with its sentences."""
+        """The table with its sentences, once there are rows."""
         return None if self.state is None or not self.state.rows else as_text(self.state)
 
     # ------------------------------------------------------------------ keys
 
     def back(self) -> bool:
-        """From what was shown to the menu; one that runs goes on behind the page before."""
+        """Go from a finished demo to the menu. A running demo goes on while another page is shown."""
         if self.state is None or self.state.running or not self.state.ended:
             return False
         self.state, self._row = None, None

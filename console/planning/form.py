@@ -179,7 +179,7 @@ def origin(name: str, form: Form, plan: Plan) -> str:
         return "assumed" if plan.assumed else "from speed"
     if name == "context":
         return "needed" if plan.question.prompt and plan.question.answer else "current"
-    return {"users": "assumed", "turn_seconds": "assumed", "kv_dtype": "current", "memory": "this one"}.get(name, "")
+    return {"users": "assumed", "turn_seconds": "assumed", "kv_dtype": "current", "memory": "local"}.get(name, "")
 
 
 def _to_step(value: float, steps: tuple[float, ...], direction: int) -> float:
