@@ -63,3 +63,12 @@ def test_samples_come_back_from_json() -> None:
     for nonsense in ([[1, 2]], [[[1, 2], 1.0, 1.0, None]], [5]):
         with pytest.raises(ValueError, match="no measured steps"):
             read_samples(nonsense)
+
+
+def test_a_step_in_which_one_of_two_requests_ends_leaves_work_for_the_next() -> None:
+    engine, log = Engine(), StepLog()
+    engine.add(10, output=1)
+    engine.add(10, output=5)
+    for now in (1.0, 2.5):
+        log.on_step(engine.step(), 1.0, now)
+    assert [sample.between for sample in log.since(0)[0]] == [None, pytest.approx(0.5)]
