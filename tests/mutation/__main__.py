@@ -33,7 +33,7 @@ TESTS = {
     "console/advice": ["tests/advice"],
 }
 """The tests of each folder; of any other one ``--tests`` names them."""
-NOT_SELECTED = "not slow and not pty and not snapshot"
+NOT_SELECTED = "not pty and not snapshot"
 MIN_SECONDS = 20.0
 OWN = ("slotdeck", "tests", "conftest")
 UNUSED_PLUGINS = ("cacheprovider", "syrupy", "textual-snapshot", "anyio")

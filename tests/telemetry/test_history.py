@@ -283,3 +283,21 @@ async def test_the_engine_is_kept_once_for_each_start_and_anew_when_it_changes(t
     assert boots == [("boot-1", START - 100)]
     await writer.close()
     assert History(path).frame_at(START + 60).engine == noted  # type: ignore[union-attr]
+
+
+async def test_what_is_pruned_is_gone_for_every_reader_with_the_starts_that_nothing_is_left_of(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    writer = HistoryWriter(path)
+    await writer.open()
+    await writer.insert([made.frame(boot_id="old", time=START)], [], [])
+    engine = made.ENGINE.model_copy(update={"pid": 2})
+    await writer.insert([made.frame(boot_id="new", time=START + 100, engine=engine)], [], [])
+    await writer.prune(START + 50, 1e9)
+    with sqlite3.connect(path) as tables:
+        kept = [tables.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in ("chunks", "bodies", "boots")]
+        assert kept == [1, 1, 1], "committed, so that another connection sees it"
+        assert tables.execute("SELECT boot_id FROM boots").fetchall() == [("new",)]
+    tables.close()
+    await writer.prune(START + 100, 1.0)
+    assert History(path).counts()["frames"] == 1, "the newest chunk stays, however small the limit"
+    await writer.close()

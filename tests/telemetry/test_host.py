@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,3 +125,21 @@ def test_memory_pressure_is_the_share_of_the_last_ten_seconds(machine: Machine) 
     for nonsense in ("", "some\n", "some avg10=x\n"):
         host.PRESSURE_FILE.write_text(nonsense)
         assert memory_pressure() is None
+
+
+def test_the_gpu_in_use_is_the_one_that_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    library = SimpleNamespace(
+        nvmlInit=lambda: calls.append("init"),
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=100 + handle, used=10 + handle),
+        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=50 + handle),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    for device, number in (("cuda:3", 3), ("cuda", 0)):
+        probe = open_gpu(device)
+        assert probe is not None
+        assert probe() == (50.0 + number, 100 + number, 10 + number)
+    assert calls == ["init", "init"]
+    monkeypatch.delattr(library, "nvmlInit")
+    assert open_gpu("cuda") is None, "without a driver nothing is known"
