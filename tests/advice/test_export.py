@@ -127,3 +127,15 @@ def test_the_shell_reads_the_script_as_meant(server: str, tmp_path: Path) -> Non
     for option in export.options:
         wanted = [f"{option.name}={option.value}"] if server == "ollama" else [option.name, option.value]
         assert all(word in out for word in wanted if word)
+
+
+def test_fp32_has_no_counterpart_and_reasons_stand_before_a_command() -> None:
+    plain = ExportedSettings(slots=4, context=2048, queue=16, budget=64)
+    for server in ("ollama", "vllm"):
+        told = [any("fp32" in text for text in export_settings(server, replace(plain, kv_dtype=kind)).warnings)
+                for kind in ("fp32", "bf16", "int8")]  # fmt: skip
+        assert told == [True, False, False]
+    text = export_settings("vllm", plain).text
+    reason = "slots: requests that run at the same time"
+    assert f"#   --max-num-seqs 4: {reason}" in text
+    assert text.index(reason) < text.index("exec vllm serve")

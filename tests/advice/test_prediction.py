@@ -97,3 +97,12 @@ def test_what_cannot_be_predicted_says_why(tmp_path: Path, monkeypatch: pytest.M
     assert not can_be_predicted(Finding("refused", "warn", "w", (), "t", "y", {"slots": 5}))
     text = prediction_text(run(), finding, local_history())
     assert text.startswith("–  this server does not report its model and device")
+
+
+def test_only_requests_with_a_duration_and_an_answer_are_replayed() -> None:
+    records = agents(5, 20)
+    measured = WindowInfo(seconds=60)
+    unknown = [one.model_copy(update={"duration": None}) for one in records[:4]]
+    silent = [one.model_copy(update={"output_tokens": 0}) for one in records[4:8]]
+    with pytest.raises(NoPredictionError, match="only 0 requests"):
+        predict([*unknown, *silent], ONE_SLOT, {"slots": 5}, CALIBRATION, measured)

@@ -135,3 +135,19 @@ def test_slots_are_tried_up_to_the_bound_and_serial_only_one() -> None:
     found = find(max_slots=3, modes=("serial", "continuous"), budgets=(64,))
     tried = {(one.settings.mode, one.settings.slots) for one in found.tried}
     assert tried == {("serial", 1), ("continuous", 1), ("continuous", 2), ("continuous", 3)}
+
+
+def test_a_setting_is_on_the_frontier_if_it_is_better_in_one_thing() -> None:
+    base = trial(0.5)
+    better = [
+        replace(base, tokens_per_second=200.0, ttft_p95=1.5),
+        replace(base, itl_p95=0.005, ttft_p95=1.5),
+        trial(0.75, kv_tokens=1024),
+    ]
+    worse = replace(base, tokens_per_second=50.0, ttft_p95=1.9)
+    frontier = SearchResult(Goals(), [base, *better, worse]).frontier()
+    assert worse not in frontier
+    assert all(one in frontier for one in (base, *better))
+    refusing = replace(base, refused=1, ttft_p95=0.1)
+    assert SearchResult(Goals(), [base, refusing]).frontier() == [base]
+    assert SearchResult(Goals(), [refusing]).frontier() == [refusing]
