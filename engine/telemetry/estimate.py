@@ -17,7 +17,7 @@ class Running:
     prefill_left: int
     """Tokens to compute before its next output token."""
     output: int
-    most_output: int
+    max_output: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ def wait_estimates(
 
     ends = []
     for request in running:
-        usual = min(pace.output, request.most_output)
+        usual = min(pace.output, request.max_output)
         left = usual - request.output
         if left <= 0:
-            left = (request.most_output - request.output) / 2
+            left = (request.max_output - request.output) / 2
         ends.append(seconds(request.prefill_left, max(1.0, left)))
     if whole_batches:
         ends = [max(ends, default=0.0)] * slots

@@ -99,7 +99,7 @@ def queue_load(scheduler: Scheduler) -> QueueLoad:
             Running(
                 prefill_left=request.num_tokens - request.num_computed_tokens,
                 output=request.num_output_tokens,
-                most_output=request.sampling.max_tokens,
+                max_output=request.sampling.max_tokens,
             )
             for request in (*scheduler.running, *scheduler.preempted)
         ),

@@ -41,16 +41,16 @@ class RefusedClients:
         if not self._clients:
             return []
         now = self._clock()
-        said: list[tuple[str, str]] = []
+        reports: list[tuple[str, str]] = []
         for user, client in list(self._clients.items()):
             if client.quiet_until > now:
                 continue
             if not client.count:
                 del self._clients[user]
                 continue
-            said.append((user, _sentence(user, client)))
+            reports.append((user, _sentence(user, client)))
             client.count, client.quiet_until = 0, now + QUIET_SECONDS
-        return said
+        return reports
 
 
 def _sentence(user: str, client: _Refused) -> str:

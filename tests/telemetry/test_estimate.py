@@ -14,7 +14,7 @@ USUAL = 200 / 400 + 100 * 0.05
 
 def test_it_counts_down_with_what_runs() -> None:
     for output in (0, 50, 90):
-        running = [Running(prefill_left=1, output=output, most_output=500)]
+        running = [Running(prefill_left=1, output=output, max_output=500)]
         (estimate,) = wait_estimates(running, 1, 1, PACE)
         assert estimate == pytest.approx((100 - output) * 0.05 + 1 / 400)
 

@@ -170,7 +170,7 @@ def test_the_queue_is_shown_up_to_a_limit_and_estimated_as_a_whole(monkeypatch: 
     load = queue_load(run.scheduler)
     assert (load.waiting, load.slots, load.whole_batches, load.waits_for_slots) == (3, 1, False, True)
     (running,) = load.running
-    assert (running.prefill_left, running.output, running.most_output) == (1, 3, 50)
+    assert (running.prefill_left, running.output, running.max_output) == (1, 3, 50)
     one = 5 * DECODE + 10 / (10 / (DECODE + 10 * PER_PREFILL_TOKEN))
     waits = estimate_waits(load, 4, run.telemetry.pace())
     assert [waiter.estimate for waiter in frame.waiting] == waits[:2]

@@ -224,8 +224,8 @@ async def test_the_first_frame_in_which_somebody_is_served_is_written_at_once(
 async def test_the_file_is_pruned_or_tried_again_once_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pruned, opened = [], []
 
-    async def prune(self: HistoryWriter, before: float, most_bytes: float) -> None:
-        pruned.append((before, most_bytes))
+    async def prune(self: HistoryWriter, before: float, max_bytes: float) -> None:
+        pruned.append((before, max_bytes))
 
     monkeypatch.setattr(HistoryWriter, "prune", prune)
     engine = Scripted()

@@ -96,7 +96,7 @@ class Recorder:
             await self.write()
         except Exception:
             log.exception("recording ended by a fault; serving goes on")
-            self._tell("history is not recorded any more: a fault of the recorder, see the engine's log")
+            self._report("history is not recorded any more: a fault of the recorder, see the engine's log")
         finally:
             self._engine.telemetry.on_ended = None
             await self.close()
@@ -120,10 +120,10 @@ class Recorder:
             await self._failed(error)
             return
         if aside is not None:
-            self._tell(aside)
+            self._report(aside)
         if self._problem is not None:
             self._problem = None
-            self._tell("history is recorded again", lasting=False)
+            self._report("history is recorded again", lasting=False)
 
     async def write(self) -> None:
         """Write everything taken so far. If the file is not open, drop it."""
@@ -153,12 +153,12 @@ class Recorder:
         """Continue with a new file if the old one is damaged, else stop recording. The same reason is reported once."""
         aside = await self._writer.recover(error)
         if aside is not None:
-            self._tell(aside)
+            self._report(aside)
         elif str(error) != self._problem:
             self._problem = str(error)
-            self._tell(f"history is not recorded: {error}; tried again each minute")
+            self._report(f"history is not recorded: {error}; tried again each minute")
 
-    def _tell(self, text: str, *, lasting: bool = True) -> None:
+    def _report(self, text: str, *, lasting: bool = True) -> None:
         """Log an event for those who watch now and, if it lasts, set a note for those who connect later."""
         log.warning("%s", text)
         self._engine.telemetry.log("note", text)

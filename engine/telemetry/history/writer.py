@@ -58,9 +58,9 @@ class HistoryWriter:
             problem = str(error)
         if problem is None:
             return None
-        said = await self._set_aside(problem)
+        message = await self._set_aside(problem)
         await self._connect()
-        return said
+        return message
 
     async def insert(
         self, frames: Sequence[Frame], events: Sequence[FrameEvent], ended: Sequence[RequestRecord]
@@ -89,14 +89,14 @@ class HistoryWriter:
         await database.commit()
         self._engine = newest.engine
 
-    async def prune(self, before: float, most_bytes: float) -> None:
+    async def prune(self, before: float, max_bytes: float) -> None:
         """Delete what ended before a time, then the oldest until the file is small enough; free the disk space."""
         await self._forget(before)
         while True:
             pages, free, page_size, chunks = await self._numbers(
                 "PRAGMA page_count", "PRAGMA freelist_count", "PRAGMA page_size", "SELECT count(*) FROM chunks"
             )
-            if (pages - free) * page_size <= most_bytes or chunks <= 1:
+            if (pages - free) * page_size <= max_bytes or chunks <= 1:
                 break
             (edge,) = await self._numbers(
                 f"SELECT first_time FROM chunks ORDER BY first_time LIMIT 1 OFFSET {max(1, chunks // 50)}"
@@ -108,12 +108,12 @@ class HistoryWriter:
         """After a failure: set a damaged file aside, start a new one and return a sentence; else close the file."""
         if isinstance(error, sqlite3.Error) and is_damaged(error) and self._lock is not None:
             try:
-                said = await self._set_aside(str(error))
+                message = await self._set_aside(str(error))
                 await self._connect()
             except FAILURES:
                 pass
             else:
-                return said
+                return message
         await self.close()
         return None
 
