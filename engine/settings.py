@@ -155,6 +155,10 @@ class LiveFields(BaseModel):
     queue: int = _setting(
         16, "requests that may wait; further ones are refused with 503", unit="requests", ge=0, le=4096
     )
+    queue_share: int = _setting(
+        50, "percentage of the queue that one user may fill, so that others still get in", unit="percent",
+        title="share", step=Step(10), ge=1, le=100,
+    )  # fmt: skip
     budget: Budget | None = None
     kv_tokens: PoolSize = None
     mode: Literal["serial", "static", "continuous"] = _setting(

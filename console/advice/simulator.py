@@ -235,7 +235,7 @@ class Simulator:
 
     def _step(self) -> None:
         scheduler, result, watcher = self.scheduler, self.result, self._watcher
-        plan, events = scheduler.plan(self.now)
+        plan, events = scheduler.schedule(self.now)
         self._observe(events)
         admitted = self._num_admitted
         result.max_admitted = max(result.max_admitted, admitted)
@@ -252,7 +252,7 @@ class Simulator:
             if row.samples:
                 request = row.request
                 tokens[request.id] = self.token_of(request)
-        events = scheduler.commit(plan, ModelRunnerOutput(tokens), self.now)
+        events = scheduler.update_from_output(plan, ModelRunnerOutput(tokens), self.now)
         result.steps += 1
         if work.prefill_tokens:
             self._prefills.append((work.prefill_tokens, seconds))

@@ -11,7 +11,7 @@ from slotdeck.engine.core.running_set import RunningSet
 from slotdeck.engine.core.waiting import WaitingQueue
 from slotdeck.engine.settings import LiveSettings
 
-MAX_OVERTAKEN = 4
+MAX_BYPASSES = 4
 """So often may others pass a request at the head that cannot be placed; then nobody passes it."""
 LOOK_AHEAD = 16
 """So many that cannot be placed are looked past, to find one that can."""
@@ -49,19 +49,19 @@ def admissible(
     for request in waiting if newcomers else running_set.reserved:
         if newcomers and free <= 0:
             return
-        if request.waits_for_leader:
+        if request.waits_for_parent:
             continue
         cost = running_set.cost_to_admit(request)
         if fits(cost, running, available):
             yield request, tuple(passed)
             running, available = running + 1, available - cost
-            free -= 1 + (len(further_answers(waiting, request)) if policy.holds_slots else 0)
-        elif request.bypass_count >= MAX_OVERTAKEN or len(passed) >= LOOK_AHEAD:
+            free -= 1 + (len(child_requests(waiting, request)) if policy.holds_slots else 0)
+        elif request.bypass_count >= MAX_BYPASSES or len(passed) >= LOOK_AHEAD:
             return
         else:
             passed.append(request)
 
 
-def further_answers(waiting: WaitingQueue, leader: Request) -> list[Request]:
-    """Those in the queue that wait for ``leader`` to compute the prompt they share."""
-    return [request for request in waiting if request.leader is leader]
+def child_requests(waiting: WaitingQueue, parent: Request) -> list[Request]:
+    """Those in the queue that wait for ``parent`` to compute the prompt they share."""
+    return [request for request in waiting if request.parent is parent]

@@ -3,7 +3,7 @@
 The tensors are in ``model/kv_store``. A block is in one of three states::
 
     used         held by at least one block table
-    reclaimable  held by nobody, but its content is published: a later prompt with the same tokens takes it over,
+    evictable  held by nobody, but its content is published: a later prompt with the same tokens takes it over,
                  and whoever needs room takes it away, least recently used first
     free         holds nothing
 """
@@ -21,7 +21,7 @@ from slotdeck.engine.settings import BLOCK_SIZE
 
 
 class PoolExhaustedError(RuntimeError):
-    """More blocks were asked for than are free or reclaimable. Callers check ``num_available`` first."""
+    """More blocks were asked for than are free or evictable. Callers check ``num_available`` first."""
 
 
 def blocks_for(num_tokens: int) -> int:
@@ -30,28 +30,45 @@ def blocks_for(num_tokens: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
-    """What a published block holds: 16 tokens after the prefix that ``parent`` stands for, of one partition."""
+class BlockHash:
+    """Names the content of a full block: 16 tokens, all tokens before them, and who may reuse the KV."""
 
     digest: bytes
     parent: bytes
+    """Digest of the block before; empty for the first block."""
     token_ids: tuple[int, ...]
-    partition: str
+    cache_salt: str
+    """Only requests with the same salt share blocks: the user, or empty where all users share."""
 
 
-def content_of(parent: bytes, token_ids: Sequence[int], partition: str) -> Content:
-    """The content of a full block. ``digest`` is SHA-256 over (parent, partition, tokens), so it stands for the whole
-    prefix; a hit compares the tokens and the partition themselves all the same."""
+def hash_block(parent: bytes, token_ids: Sequence[int], cache_salt: str) -> BlockHash:
+    """The hash of a full block. Its digest is SHA-256 over (parent, cache_salt, tokens), so it stands for the whole
+    prefix; a hit compares the tokens and the salt themselves all the same."""
     digest = hashlib.sha256(parent)
-    digest.update(len(partition).to_bytes(4, "little") + partition.encode())
+    digest.update(len(cache_salt).to_bytes(4, "little") + cache_salt.encode())
     digest.update(array("q", token_ids).tobytes())
-    return Content(digest.digest(), parent, tuple(token_ids), partition)
+    return BlockHash(digest.digest(), parent, tuple(token_ids), cache_salt)
+
+
+def extend_block_hashes(hashes: list[BlockHash], token_ids: Sequence[int], num_blocks: int, cache_salt: str) -> None:
+    """Append the hashes of further full blocks of ``token_ids`` until there are ``num_blocks``."""
+    while len(hashes) < num_blocks:
+        start = len(hashes) * BLOCK_SIZE
+        parent = hashes[-1].digest if hashes else b""
+        hashes.append(hash_block(parent, token_ids[start : start + BLOCK_SIZE], cache_salt))
+
+
+def hash_prompt(token_ids: Sequence[int], cache_salt: str) -> list[BlockHash]:
+    """The hashes of all full blocks of a prompt. Takes some 5 microseconds a block: call it outside any lock."""
+    hashes: list[BlockHash] = []
+    extend_block_hashes(hashes, token_ids, len(token_ids) // BLOCK_SIZE, cache_salt)
+    return hashes
 
 
 class BlockPool:
     """Refcounted blocks of :data:`~slotdeck.engine.settings.BLOCK_SIZE` tokens.
 
-    Invariants: the refcount of a block is the number of block tables that hold it; used + reclaimable + free = total;
+    Invariants: the refcount of a block is the number of block tables that hold it; used + evictable + free = total;
     low ids are handed out first, so that what is live stays at the low end of the tensors. A block with a refcount
     above 1 or with published content is full and computed, and is never written.
     """
@@ -61,8 +78,8 @@ class BlockPool:
             raise ValueError(f"a pool needs at least one block, not {num_blocks}")
         self._refcounts = [0] * num_blocks
         self._free = list(range(num_blocks))  # a heap: sorted lists are heaps
-        self._reclaimable: OrderedDict[int, None] = OrderedDict()  # least recently used first
-        self._content: dict[int, Content] = {}
+        self._evictable: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._content: dict[int, BlockHash] = {}
         self._by_digest: dict[bytes, int] = {}
 
     @property
@@ -74,13 +91,13 @@ class BlockPool:
         return len(self._free)
 
     @property
-    def num_reclaimable(self) -> int:
-        return len(self._reclaimable)
+    def num_evictable(self) -> int:
+        return len(self._evictable)
 
     @property
     def num_available(self) -> int:
-        """Blocks that :meth:`allocate` can give: free ones, then reclaimable ones."""
-        return len(self._free) + len(self._reclaimable)
+        """Blocks that :meth:`allocate` can give: free ones, then evictable ones."""
+        return len(self._free) + len(self._evictable)
 
     @property
     def num_used(self) -> int:
@@ -101,22 +118,22 @@ class BlockPool:
         if count > self.num_available:
             raise PoolExhaustedError(f"{count} blocks asked for, {self.num_available} of {self.num_blocks} available")
         while len(self._free) < count:
-            self._forget(next(iter(self._reclaimable)))
+            self._forget(next(iter(self._evictable)))
         taken = [heapq.heappop(self._free) for _ in range(count)]
         for block_id in taken:
             self._refcounts[block_id] = 1
         return taken
 
     def share(self, block_ids: Iterable[int]) -> None:
-        """One more table holds these blocks, which are full and computed; reclaimable ones are used again."""
+        """One more table holds these blocks, which are full and computed; evictable ones are used again."""
         for block_id in block_ids:
-            if self._refcounts[block_id] == 0 and block_id not in self._reclaimable:
+            if self._refcounts[block_id] == 0 and block_id not in self._evictable:
                 raise ValueError(f"block {block_id} is free and cannot be shared")
-            self._reclaimable.pop(block_id, None)
+            self._evictable.pop(block_id, None)
             self._refcounts[block_id] += 1
 
     def release(self, block_ids: Sequence[int]) -> None:
-        """One table less holds these blocks. The last one makes them free, or reclaimable if they are published.
+        """One table less holds these blocks. The last one makes them free, or evictable if they are published.
 
         Later blocks of the table become older than earlier ones: a prefix without its beginning is of no use.
         """
@@ -126,19 +143,19 @@ class BlockPool:
             self._refcounts[block_id] -= 1
             if self._refcounts[block_id] == 0:
                 if block_id in self._content:
-                    self._reclaimable[block_id] = None
+                    self._evictable[block_id] = None
                 else:
                     heapq.heappush(self._free, block_id)
 
     def refcount(self, block_id: int) -> int:
         return self._refcounts[block_id]
 
-    def is_reclaimable(self, block_id: int) -> bool:
-        return block_id in self._reclaimable
+    def is_evictable(self, block_id: int) -> bool:
+        return block_id in self._evictable
 
     # -- prefixes -----------------------------------------------------------------------------------------------
 
-    def publish(self, block_id: int, content: Content) -> None:
+    def publish(self, block_id: int, content: BlockHash) -> None:
         """Say what a full, computed, held block contains. If another block already has it, that one stays the one."""
         if self._refcounts[block_id] == 0:
             raise ValueError(f"block {block_id} is held by nobody and cannot be published")
@@ -146,7 +163,7 @@ class BlockPool:
             self._by_digest[content.digest] = block_id
             self._content[block_id] = content
 
-    def match(self, prefix: Iterable[Content]) -> list[int]:
+    def match(self, prefix: Iterable[BlockHash]) -> list[int]:
         """The longest run of blocks, from the start of ``prefix``, that hold exactly this content."""
         found = []
         for wanted in prefix:
@@ -157,15 +174,15 @@ class BlockPool:
         return found
 
     def drop_prefixes(self) -> None:
-        """Forget all published content: reclaimable blocks become free, used ones stay with their holders."""
+        """Forget all published content: evictable blocks become free, used ones stay with their holders."""
         for block_id in list(self._content):
             self._forget(block_id)
 
     def _forget(self, block_id: int) -> None:
         content = self._content.pop(block_id)
         del self._by_digest[content.digest]
-        if block_id in self._reclaimable:
-            del self._reclaimable[block_id]
+        if block_id in self._evictable:
+            del self._evictable[block_id]
             heapq.heappush(self._free, block_id)
 
     # -- size ---------------------------------------------------------------------------------------------------
@@ -201,7 +218,7 @@ class BlockPool:
                 refcounts[block_id] -= 1
         beyond = [block_id for block_id in range(num_blocks, self.num_blocks) if refcounts[block_id]]
         places = dict.fromkeys(block_id for block_id in sorted(self._free) if block_id < num_blocks)
-        places |= dict.fromkeys(block_id for block_id in self._reclaimable if block_id < num_blocks)
+        places |= dict.fromkeys(block_id for block_id in self._evictable if block_id < num_blocks)
         places |= dict.fromkeys(
             block_id for table in released for block_id in table if block_id < num_blocks and not refcounts[block_id]
         )
@@ -226,10 +243,10 @@ class BlockPool:
         """
         if moves is None:
             moves = self.plan_shrink(num_blocks)
-        for block_id in [block_id for block_id in self._reclaimable if block_id >= num_blocks]:
+        for block_id in [block_id for block_id in self._evictable if block_id >= num_blocks]:
             self._forget(block_id)
         for source, destination in moves.items():
-            if destination in self._reclaimable:
+            if destination in self._evictable:
                 self._forget(destination)
             self._refcounts[destination] = self._refcounts[source]
             if source in self._content:
@@ -252,10 +269,10 @@ class BlockPool:
         wrong = {i: (held[i], count) for i, count in enumerate(self._refcounts) if held[i] != count}
         assert not wrong, f"block id -> (tables, refcount): {wrong}"
         assert len(set(self._free)) == len(self._free), "a block is free twice"
-        assert not set(self._free) & set(self._reclaimable), "free and reclaimable"
-        assert all(self._refcounts[block_id] == 0 for block_id in (*self._free, *self._reclaimable))
+        assert not set(self._free) & set(self._evictable), "free and evictable"
+        assert all(self._refcounts[block_id] == 0 for block_id in (*self._free, *self._evictable))
         used = sum(count > 0 for count in self._refcounts)
-        assert used + len(self._reclaimable) + len(self._free) == self.num_blocks, "a block is lost"
-        assert set(self._reclaimable) <= set(self._content), "reclaimable without content"
+        assert used + len(self._evictable) + len(self._free) == self.num_blocks, "a block is lost"
+        assert set(self._evictable) <= set(self._content), "evictable without content"
         assert not set(self._free) & set(self._content), "free with content"
         assert {content.digest: block_id for block_id, content in self._content.items()} == self._by_digest

@@ -20,18 +20,18 @@ class BlockTables:
         The last known token is never among them: it must be computed for its logits.
         """
         limit = (request.num_tokens - 1) // BLOCK_SIZE
-        found = self.pool.match(request.prefix(limit)) if self.prefix_cache else []
-        leader = request.leader
-        if leader is not None and leader.state is State.RUNNING and not leader.waits_for_leader:
-            shared = leader.block_ids[: (request.num_prompt_tokens - 1) // BLOCK_SIZE]
-            if leader.num_computed_tokens >= leader.num_prompt_tokens and len(shared) > len(found):
+        found = self.pool.match(request.first_block_hashes(limit)) if self.prefix_cache else []
+        parent = request.parent
+        if parent is not None and parent.state is State.RUNNING and not parent.waits_for_parent:
+            shared = parent.block_ids[: (request.num_prompt_tokens - 1) // BLOCK_SIZE]
+            if parent.num_computed_tokens >= parent.num_prompt_tokens and len(shared) > len(found):
                 return shared
         return found
 
     def cost(self, request: Request) -> int:
         """Blocks of those available now that its whole known length would take."""
         reused = self.reusable(request)
-        return blocks_for(request.num_tokens) - len(reused) + sum(map(self.pool.is_reclaimable, reused))
+        return blocks_for(request.num_tokens) - len(reused) + sum(map(self.pool.is_evictable, reused))
 
     def take(self, request: Request) -> None:
         """Give it a table for its whole known length. What is reused counts as computed."""
@@ -52,7 +52,9 @@ class BlockTables:
         full = request.num_computed_tokens // BLOCK_SIZE
         if not self.prefix_cache or full <= request.num_published:
             return
-        for index, content in enumerate(request.prefix(full)[request.num_published :], request.num_published):
+        for index, content in enumerate(
+            request.first_block_hashes(full)[request.num_published :], request.num_published
+        ):
             self.pool.publish(request.block_ids[index], content)
         request.num_published = full
 

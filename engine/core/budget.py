@@ -82,7 +82,7 @@ class StepCost:
         self._refit()
         return _dot(self._weights, (1.0, float(decodes), float(prefill_tokens), context_tokens / 1000))
 
-    def promise(self, target: float, decodes: int, context_tokens: int, prefilled: int = 0) -> ItlForecast | None:
+    def forecast_itl(self, target: float, decodes: int, context_tokens: int, prefilled: int = 0) -> ItlForecast | None:
         """The most prefill tokens with which 19 of 20 steps stay within ``target`` seconds, never below the floor.
 
         ``context_tokens`` is what the decodes read, ``prefilled`` what the prefill reads beside its own chunk. ``None``

@@ -10,16 +10,29 @@ from slotdeck.engine.core.request import Request
 
 
 class QueueFullError(RuntimeError):
-    """The waiting queue is at its depth. ``waiting`` tells how many really wait, ``wanted`` how many more asked to."""
+    """The queue is full: ``waiting`` requests wait of at most ``depth``, and ``wanted`` more were to join them."""
 
     def __init__(self, waiting: int, depth: int, wanted: int = 1) -> None:
         if not depth:
             text = "the queue is full: nobody may wait (queue 0), and no slot is free"
         else:
             text = f"the queue is full: {waiting} of {depth} waiting"
-        super().__init__(text if wanted == 1 else f"{text}, and this request wants {wanted} places")
+        super().__init__(_with_wanted(text, wanted))
         self.waiting = waiting
         self.depth = depth
+
+
+class UserQueueFullError(QueueFullError):
+    """One user holds their share of the queue; others still get in. The numbers are those of the user."""
+
+    def __init__(self, waiting: int, depth: int, wanted: int = 1) -> None:
+        super().__init__(waiting, depth, wanted)
+        text = f"your share of the queue is full: {waiting} of your requests are waiting, and one user may have {depth}"
+        self.args = (_with_wanted(text, wanted),)
+
+
+def _with_wanted(text: str, wanted: int) -> str:
+    return text if wanted == 1 else f"{text}, and this request wants {wanted} places"
 
 
 class RequestTooLargeError(ValueError):

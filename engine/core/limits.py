@@ -20,15 +20,20 @@ def check_settings(settings: LiveSettings, num_blocks: int) -> None:
         raise SettingsError(f"slots {settings.slots} is more than the KV pool has blocks: at most {num_blocks}")
 
 
-def least_blocks(settings: LiveSettings, accepted: Iterable[Request]) -> int:
+def max_waiting_per_user(settings: LiveSettings) -> int:
+    """Requests of one user that may wait: their share of the queue, at least one."""
+    return max(1, settings.queue * settings.queue_share // 100)
+
+
+def min_blocks(settings: LiveSettings, accepted: Iterable[Request]) -> int:
     """The smallest pool that holds each accepted request, one at a time, and one full context."""
-    largest = max((blocks_for(request.most_tokens) for request in accepted), default=0)
+    largest = max((blocks_for(request.max_total_tokens) for request in accepted), default=0)
     return max(largest, blocks_for(settings.context), settings.slots)
 
 
 def check_pool_size(num_blocks: int, settings: LiveSettings, accepted: Iterable[Request]) -> None:
     """Raise SettingsError, naming the smallest size, unless that fits into so many blocks."""
-    least = least_blocks(settings, accepted)
+    least = min_blocks(settings, accepted)
     if num_blocks < least:
         raise SettingsError(
             f"kv_tokens {num_blocks * BLOCK_SIZE} is too small: at least {least * BLOCK_SIZE} tokens, for the "

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from slotdeck.engine.core.block_pool import Content, content_of
-from slotdeck.engine.settings import BLOCK_SIZE
+from slotdeck.engine.core.block_pool import BlockHash, extend_block_hashes
 
 
 class State(Enum):
@@ -132,17 +131,17 @@ class Request:
     """Place in the batch; kept across preemption."""
     admission: int | None = None
     """Rank of the first admission, kept across preemption: the order in which the pool protects requests."""
-    end_asked: State | None = None
+    requested_end: State | None = None
     """FINISHED or CANCELLED, asked for while a step computes this request; it ends when that step is committed."""
-    partition: str = ""
+    cache_salt: str = ""
     """Whose cached prefixes it may use and add to; set when it is queued."""
-    digests: list[Content] = field(default_factory=list)
-    """Content of its full blocks, first to last, as far as it was needed. Depends on the tokens alone."""
+    block_hashes: list[BlockHash] = field(default_factory=list)
+    """Hashes of its full blocks from the first on, as far as they were computed. Those of the prompt may be given."""
     num_published: int = 0
     """Blocks of its table that were offered as cached prefix."""
     cached_tokens: int = 0
     """Prompt tokens that were found in the prefix cache at first admission."""
-    leader: Request | None = None
+    parent: Request | None = None
     """Of several answers to one prompt: the one that computes it. Admissible when that is done or has ended."""
     bypass_count: int = 0
     """How often somebody behind it in the queue was admitted because it could not be placed."""
@@ -177,7 +176,7 @@ class Request:
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
-    def most_tokens(self) -> int:
+    def max_total_tokens(self) -> int:
         """Prompt + most output: what the pool must be able to hold for this request to be accepted."""
         return self.num_prompt_tokens + self.sampling.max_tokens
 
@@ -186,17 +185,20 @@ class Request:
         return self.token_ids[self.num_prompt_tokens :]
 
     @property
-    def waits_for_leader(self) -> bool:
-        leader = self.leader
-        return leader is not None and not leader.state.ended and leader.num_computed_tokens < leader.num_prompt_tokens
+    def waits_for_parent(self) -> bool:
+        parent = self.parent
+        return parent is not None and not parent.state.ended and parent.num_computed_tokens < parent.num_prompt_tokens
 
-    def prefix(self, num_blocks: int) -> list[Content]:
-        """Content of its first ``num_blocks`` blocks, all of them full."""
-        while len(self.digests) < num_blocks:
-            start = len(self.digests) * BLOCK_SIZE
-            parent = self.digests[-1].digest if self.digests else b""
-            self.digests.append(content_of(parent, self.token_ids[start : start + BLOCK_SIZE], self.partition))
-        return self.digests[:num_blocks]
+    def first_block_hashes(self, num_blocks: int) -> list[BlockHash]:
+        """The hashes of its first ``num_blocks`` blocks, all of them full."""
+        extend_block_hashes(self.block_hashes, self.token_ids, num_blocks, self.cache_salt)
+        return self.block_hashes[:num_blocks]
+
+    def set_cache_salt(self, cache_salt: str) -> None:
+        """Say whose cached prefixes it may use. Hashes that were computed with another salt are computed again."""
+        self.cache_salt = cache_salt
+        if self.block_hashes and self.block_hashes[0].cache_salt != cache_salt:
+            self.block_hashes = []
 
     @property
     def decoding(self) -> bool:

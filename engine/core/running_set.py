@@ -65,7 +65,7 @@ class RunningSet:
     @property
     def awaits_more(self) -> bool:
         """Whether a reserved slot will be taken once a prompt that is being computed is done."""
-        return any(request.waits_for_leader and request.leader in self.running for request in self.reserved)
+        return any(request.waits_for_parent and request.parent in self.running for request in self.reserved)
 
     def reserve(self, requests: Sequence[Request], slots: int) -> None:
         """Keep slots of this batch, of ``slots`` in effect, for as many of ``requests`` as there are slots left."""
@@ -160,9 +160,9 @@ class RunningSet:
         if not (self.running or self.preempted or self.reserved):
             self.held.clear()
 
-    def lose_all(self, now: float) -> list[Event]:
+    def discard_kv(self, now: float) -> list[Event]:
         """KV may be damaged, in the pool and in host memory: whoever is admitted will be computed again."""
-        self.swap.lose_all(self.preempted)
+        self.swap.discard_kv(self.preempted)
         events = [self.preempt(request, now, cause="step_failed") for request in reversed(self.running.copy())]
         self._pool.drop_prefixes()
         return events

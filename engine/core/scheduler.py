@@ -1,20 +1,20 @@
-"""The scheduler: ``plan()`` a step, somebody runs it, ``commit()`` what came out.
+"""The scheduler: ``schedule()`` a step, somebody runs it, ``update_from_output()`` what came out.
 
 One step holds running decodes (one token each) and prefill chunks up to the budget. When the pool runs out the newest
-admission is preempted and later computed again or copied back; nothing fails. Between ``plan`` and ``commit`` requests
-may be added, cancelled and settings changed: what the step is computing is only touched when it is committed.
+admission is preempted and later computed again or copied back; nothing fails. While a step runs, requests may be added
+and cancelled and settings may change; what the step computes is left alone until ``update_from_output``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from slotdeck.engine.core.admission import admissible, fits, further_answers
+from slotdeck.engine.core.admission import admissible, child_requests, fits
 from slotdeck.engine.core.batching import POLICIES
 from slotdeck.engine.core.block_pool import BlockPool, blocks_for
 from slotdeck.engine.core.budget import MAX_BUDGET, ItlForecast, StepCost, split_budget
-from slotdeck.engine.core.events import Event, EventKind, QueueFullError, RequestTooLargeError
-from slotdeck.engine.core.limits import check_pool_size, check_settings
+from slotdeck.engine.core.events import Event, EventKind, QueueFullError, RequestTooLargeError, UserQueueFullError
+from slotdeck.engine.core.limits import check_pool_size, check_settings, max_waiting_per_user
 from slotdeck.engine.core.request import FinishReason, Request, State
 from slotdeck.engine.core.running_set import RunningSet, ShrinkPlan
 from slotdeck.engine.core.step import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
@@ -35,7 +35,7 @@ class Scheduler:
         self.running_set = RunningSet(pool, settings.prefix_cache, block_bytes)
         self.cost = StepCost()
         self.budget_in_force = settings.budget
-        self.promise: ItlForecast | None = None
+        self.itl_forecast: ItlForecast | None = None
         """What becomes of the ITL target; ``None`` without one, without streams, and until enough was measured."""
         self._by_id: dict[str, Request] = {}
         self._in_step: frozenset[str] = frozenset()
@@ -49,41 +49,56 @@ class Scheduler:
         """Queue a request, or several answers to one prompt: all or none.
 
         Of several the first computes the prompt; the others wait for that and share its blocks. Raises
-        RequestTooLargeError or QueueFullError; then nothing is kept. The depth counts those that really wait: a request
+        RequestTooLargeError or QueueFullError; then nothing is kept. The limits count those that really wait: a request
         that a free slot and free blocks would take in the next step is not held against it.
         """
-        leader = requests[0]
+        parent = requests[0]
         for request in requests:
             if request.id in self._by_id:
                 raise ValueError(f"request id {request.id} is in use")
-            if request.most_tokens > self.settings.context:
+            if request.max_total_tokens > self.settings.context:
                 raise RequestTooLargeError(
                     f"prompt ({request.num_prompt_tokens}) + output ({request.sampling.max_tokens} tokens) exceed the "
                     f"context of {self.settings.context}"
                 )
         for request in requests:
-            request.partition = "" if self.settings.prefix_sharing else request.user
-            request.leader = None if request is leader else leader
+            request.set_cache_salt(self.cache_salt(request.user))
+            request.parent = None if request is parent else parent
             self.waiting.push(request)
             self._by_id[request.id] = request
-        if len(self.waiting) - sum(1 for _ in self._admissible()) > self.settings.queue:
+        user, depth, share = requests[0].user, self.settings.queue, max_waiting_per_user(self.settings)
+        everybody, mine = self._num_really_waiting(user)
+        if everybody > depth or mine > share:
+            full = everybody > depth
             for request in requests:
                 self.waiting.remove(request)
                 del self._by_id[request.id]
-            really = len(self.waiting) - sum(1 for _ in self._admissible())
-            raise QueueFullError(really, self.settings.queue, len(requests))
+            everybody, mine = self._num_really_waiting(user)
+            if full:
+                raise QueueFullError(everybody, depth, len(requests))
+            raise UserQueueFullError(mine, share, len(requests))
+
+    def _num_really_waiting(self, user: str) -> tuple[int, int]:
+        """Requests in the queue that the next step would not admit: of everybody, and of ``user``."""
+        entering = [request for request, _ in self._admissible()]
+        everybody = len(self.waiting) - len(entering)
+        return everybody, self.waiting.count(user) - sum(request.user == user for request in entering)
+
+    def cache_salt(self, user: str) -> str:
+        """Whose cached prefixes a request of ``user`` may use: all share theirs, or nobody does."""
+        return "" if self.settings.prefix_sharing else user
 
     def cancel(self, request_id: str, now: float) -> list[Event]:
         """End a request in any state. One that a step is computing ends when that step is committed."""
-        return self._ask_end(request_id, State.CANCELLED, now)
+        return self._request_end(request_id, State.CANCELLED, now)
 
     def finish(self, request_id: str, num_output_tokens: int, now: float) -> list[Event]:
         """A stop string ended after ``num_output_tokens`` tokens: drop what was computed beyond it."""
         request = self._by_id.get(request_id)
-        if request is not None and request.end_asked is None:
+        if request is not None and request.requested_end is None:
             request.finish_reason = FinishReason.STOP
             request.output_limit = num_output_tokens
-        return self._ask_end(request_id, State.FINISHED, now)
+        return self._request_end(request_id, State.FINISHED, now)
 
     def fail(self, request_id: str, reason: str, now: float) -> list[Event]:
         """End a request by a fault of ours; ``reason`` is a sentence for its client. Not while a step computes it."""
@@ -104,7 +119,7 @@ class Scheduler:
         return events
 
     def update(self, settings: LiveSettings) -> None:
-        """Put new settings in force from the next plan on. Raises SettingsError and changes nothing.
+        """Put new settings in force from the next step on. Raises SettingsError and changes nothing.
 
         Nobody is killed: with fewer slots admission waits, with a shorter queue those waiting stay, a new context binds
         new requests only, and a new mode takes over when what runs has ended. The pool itself: see :meth:`resize`.
@@ -114,7 +129,10 @@ class Scheduler:
         policy = POLICIES[settings.mode]
         self.running_set.trim_reserved(policy.slots(settings.slots) if policy is self.policy else 0)
         if not settings.itl_target or settings.itl_target != self.settings.itl_target:
-            self.budget_in_force, self.promise = settings.budget, None  # an idle engine plans no step that would say so
+            self.budget_in_force, self.itl_forecast = (
+                settings.budget,
+                None,
+            )  # an idle engine plans no step that would say so
         self.settings = settings
         if not self.running_set.num_taken:
             self.policy = policy  # nothing runs: an idle engine does not keep the old mode until somebody asks
@@ -162,7 +180,7 @@ class Scheduler:
 
     def recompute_all(self, now: float) -> list[Event]:
         """KV in the pool and in host memory may be damaged: every admitted request is computed again."""
-        return self.running_set.lose_all(now)
+        return self.running_set.discard_kv(now)
 
     # -- who is where ----------------------------------------------------------------------------------------
 
@@ -212,8 +230,8 @@ class Scheduler:
 
     # -- one step --------------------------------------------------------------------------------------------
 
-    def plan(self, now: float) -> tuple[SchedulerOutput, list[Event]]:
-        """Choose the rows of the next step. Must be followed by ``commit`` or ``fail_step`` of the same plan."""
+    def schedule(self, now: float) -> tuple[SchedulerOutput, list[Event]]:
+        """Choose what the next step computes. ``update_from_output`` or ``fail_step`` must follow."""
         assert not self._in_step, "the step before was not committed"
         events: list[Event] = []
         if not self.running_set.num_taken:
@@ -224,7 +242,7 @@ class Scheduler:
             self._admit(now, events)
         prefills = self._plan_prefills(decodes)
         swap = self.running_set.swap
-        plan = SchedulerOutput(
+        scheduler_output = SchedulerOutput(
             rows=(*decodes, *prefills),
             num_decodes=len(decodes),
             swap_outs=tuple(swap.outs),
@@ -232,30 +250,32 @@ class Scheduler:
             swap_ins=tuple(swap.ins),
         )
         swap.forget_moves()
-        self._in_step = frozenset(row.request.id for row in plan.rows)
-        return plan, events
+        self._in_step = frozenset(row.request.id for row in scheduler_output.rows)
+        return scheduler_output, events
 
-    def commit(self, plan: SchedulerOutput, result: ModelRunnerOutput, now: float) -> list[Event]:
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, runner_output: ModelRunnerOutput, now: float
+    ) -> list[Event]:
         """Take over what the step computed: progress, new tokens, ends. ``now`` is the end of the step."""
         self._in_step = frozenset()
         events: list[Event] = []
-        for row in plan.rows:
+        for row in scheduler_output.rows:
             request = row.request
-            failure = result.failures.get(request.id)
+            failure = runner_output.failures.get(request.id)
             if failure is not None:
                 request.failure = failure
                 self._end(request, State.FAILED, now, events)
                 continue
             request.num_computed_tokens += row.count
             self.running_set.publish(request)
-            if request.end_asked is not None:
-                self._end(request, request.end_asked, now, events)
+            if request.requested_end is not None:
+                self._end(request, request.requested_end, now, events)
             elif row.samples:
                 self.waiting.charge(request.user, 1)
-                self._append(request, result.tokens[request.id], now, events)
+                self._append(request, runner_output.tokens[request.id], now, events)
         return events
 
-    def fail_step(self, plan: SchedulerOutput, reason: str, now: float) -> list[Event]:
+    def fail_step(self, scheduler_output: SchedulerOutput, reason: str, now: float) -> list[Event]:
         """The step itself broke: its requests fail, but for those that were to end with it anyway.
 
         Whoever else is admitted is computed again and cached prefixes are forgotten, since KV may be damaged, in the
@@ -263,9 +283,9 @@ class Scheduler:
         """
         self._in_step = frozenset()
         events: list[Event] = []
-        for row in plan.rows:
+        for row in scheduler_output.rows:
             row.request.failure = reason
-            self._end(row.request, row.request.end_asked or State.FAILED, now, events)
+            self._end(row.request, row.request.requested_end or State.FAILED, now, events)
         return events + self.recompute_all(now)
 
     # -- planning ---------------------------------------------------------------------------------------------
@@ -323,7 +343,7 @@ class Scheduler:
             events.append(self.running_set.admit(request, now))
             if self.policy.holds_slots:
                 slots = self.policy.slots(self.settings.slots)
-                self.running_set.reserve(further_answers(self.waiting, request), slots)
+                self.running_set.reserve(child_requests(self.waiting, request), slots)
 
     def _admissible(self, *, forming: bool = False) -> Iterator[tuple[Request, Sequence[Request]]]:
         return admissible(self.waiting, self.running_set, self.pool, self.settings, self.policy, forming=forming)
@@ -344,14 +364,14 @@ class Scheduler:
 
         ``prefilled``: computed tokens of the oldest prefill, to which most of the budget goes.
         """
-        self.promise = None
+        self.itl_forecast = None
         if not self.settings.itl_target:
             return self.settings.budget
         if not decodes:
             return MAX_BUDGET
         context = sum(row.start for row in decodes)
-        self.promise = self.cost.promise(self.settings.itl_target / 1000, len(decodes), context, prefilled)
-        return self.settings.budget if self.promise is None else self.promise.budget
+        self.itl_forecast = self.cost.forecast_itl(self.settings.itl_target / 1000, len(decodes), context, prefilled)
+        return self.settings.budget if self.itl_forecast is None else self.itl_forecast.budget
 
     # -- ends -------------------------------------------------------------------------------------------------
 
@@ -371,13 +391,13 @@ class Scheduler:
         if request.finish_reason is not None:
             self._end(request, State.FINISHED, now, events)
 
-    def _ask_end(self, request_id: str, state: State, now: float) -> list[Event]:
+    def _request_end(self, request_id: str, state: State, now: float) -> list[Event]:
         request = self._by_id.get(request_id)
         events: list[Event] = []
         if request is None:
             return events
         if request.id in self._in_step:
-            request.end_asked = request.end_asked or state  # whoever asked first decides how it ends
+            request.requested_end = request.requested_end or state  # whoever asked first decides how it ends
         else:
             self._end(request, state, now, events)
         return events

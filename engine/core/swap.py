@@ -43,7 +43,7 @@ class SwapLedger:
             self._blocks -= blocks_for(request.swapped_tokens)
             request.swapped_tokens = 0
 
-    def lose_all(self, preempted: list[Request]) -> None:
+    def discard_kv(self, preempted: list[Request]) -> None:
         """Host copies cannot be trusted or are gone: whoever had one will be computed again."""
         for request in preempted:
             request.lost_tokens += request.swapped_tokens

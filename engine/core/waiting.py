@@ -26,10 +26,14 @@ class WaitingQueue:
         self._times: dict[str, float] = {}
         self._served = 0.0  # the virtual time being served; never goes down
         self._in_flight: dict[str, int] = {}  # requests that wait or hold a slot, of each user who has any
-        self._most_times = 1024
+        self._max_times = 1024
 
     def __len__(self) -> int:
         return len(self._ranks)
+
+    def count(self, user: str) -> int:
+        """Waiting requests of ``user``."""
+        return len(self._by_user.get(user, ()))
 
     @property
     def num_in_flight(self) -> int:
@@ -82,11 +86,11 @@ class WaitingQueue:
         self._in_flight[user] -= 1
         if not self._in_flight[user]:
             del self._in_flight[user]
-        if len(self._times) > self._most_times:  # forget those who are gone and owe nothing
+        if len(self._times) > self._max_times:  # forget those who are gone and owe nothing
             self._times = {
                 user: time for user, time in self._times.items() if user in self._in_flight or time > self._served
             }
-            self._most_times = 2 * len(self._times) + 1024
+            self._max_times = 2 * len(self._times) + 1024
 
     def charge(self, user: str, tokens: int) -> None:
         """``tokens`` were computed for ``user``."""

@@ -16,7 +16,7 @@ from slotdeck.engine.loop.changes import STOPPED, ChangeQueue, PendingChange
 from slotdeck.engine.loop.live_changes import LiveChanges
 from slotdeck.engine.loop.outputs import Deliver, Output
 from slotdeck.engine.loop.read_model import ReadModel
-from slotdeck.engine.loop.state import LoopState
+from slotdeck.engine.loop.state import LOCK_TIMEOUT, LoopState
 from slotdeck.engine.loop.step_loop import StepLoop
 from slotdeck.engine.loop.step_runner import StepRunner
 from slotdeck.engine.loop.watchdog import Watchdog
@@ -99,7 +99,7 @@ class EngineLoop:
             events = [
                 event
                 for request in list(scheduler.waiting)
-                if request.leader is None or request.leader.timeline.scheduled is None
+                if request.parent is None or request.parent.timeline.scheduled is None
                 for event in scheduler.refuse(request.id, "the server is shutting down, try again later", now)
             ]
             self.telemetry.observe(events)
@@ -112,15 +112,19 @@ class EngineLoop:
         """
         state, thread = self._state, self._steps.thread
         state.stopping.set()
-        with state.lock:
-            state.work.notify_all()
+        self._wake()
         if thread.is_alive() and threading.current_thread() is not thread:
             thread.join(timeout=state.step_timeout)
-        with state.lock:
-            state.abandoned = True
+        state.abandoned = thread.is_alive()
+        if not state.lock.acquire(timeout=LOCK_TIMEOUT):
+            state.tell_everybody(reason, reason)  # the thread hangs and holds the lock
+            return
+        try:
             left = list(state.scheduler.requests())
             computed = [request for request in left if state.scheduler.computes(request.id)]
             events = state.fail([request for request in left if request not in computed], reason)
+        finally:
+            state.lock.release()
         state.deliver_ends(events)
         if computed:  # they belong to a step that never came back: the scheduler keeps them
             state.deliver([Output(request.id, [], state.clock(), error=reason) for request in computed])
@@ -144,6 +148,11 @@ class EngineLoop:
                 self.telemetry.count_rejected(requests[0].user, str(error), len(requests))
                 raise
             state.work.notify_all()
+
+    def cache_salt(self, user: str) -> str | None:
+        """The salt for the block hashes of a prompt of ``user``; ``None`` while no prefixes are cached."""
+        scheduler = self._state.scheduler
+        return scheduler.cache_salt(user) if scheduler.settings.prefix_cache else None
 
     def cancel(self, request_id: str) -> bool:
         """End a request in any state; True if it was alive. A request in the running step ends with that step."""
@@ -250,6 +259,12 @@ class EngineLoop:
         return self.telemetry.metrics.text(self.frame(0, self.telemetry.event_cursor)[0])
 
     # ----------------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """Wake an idle loop. A loop that is not idle may hold the lock; it looks by itself."""
+        if self._state.lock.acquire(timeout=LOCK_TIMEOUT):
+            self._state.work.notify_all()
+            self._state.lock.release()
 
     def _observed(self, events: list[Event]) -> list[Event]:
         """Count events and wake the loop. The caller holds the lock."""

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from slotdeck.engine.configuration import describe_error
 from slotdeck.engine.core.block_pool import blocks_for
 from slotdeck.engine.core.events import Event
-from slotdeck.engine.core.limits import check_pool_size, check_settings, least_blocks
+from slotdeck.engine.core.limits import check_pool_size, check_settings, min_blocks
 from slotdeck.engine.core.running_set import ShrinkPlan
 from slotdeck.engine.loop.state import LoopState
 from slotdeck.engine.settings import BLOCK_SIZE, SETTINGS, LiveSettings, SettingsError
@@ -99,15 +99,15 @@ class LiveChanges:
     def limits(self) -> LimitInfo:
         """What is in force, and what was asked for and is not yet."""
         scheduler, settings = self._state.scheduler, self._state.scheduler.settings
-        mode, promise = scheduler.policy.name, scheduler.promise
+        mode, forecast = scheduler.policy.name, scheduler.itl_forecast
         return LimitInfo(
             **settings.model_dump(exclude={"mode"}),
             revision=self.revision,
             mode=mode,
             next_mode=None if settings.mode == mode else settings.mode,
             budget_in_force=scheduler.budget_in_force,
-            itl_outlook=promise.outlook if promise else None,
-            itl_expected=promise.seconds if promise else None,
+            itl_outlook=forecast.outlook if forecast else None,
+            itl_expected=forecast.seconds if forecast else None,
             bounds=self._bounds(),
         )
 
@@ -123,7 +123,7 @@ class LiveChanges:
             "slots": _narrowed("slots", maximum=scheduler.pool.num_blocks, why="the KV pool has no more blocks"),
             "kv_tokens": _narrowed(
                 "kv_tokens",
-                minimum=least_blocks(scheduler.settings, scheduler.requests()) * BLOCK_SIZE,
+                minimum=min_blocks(scheduler.settings, scheduler.requests()) * BLOCK_SIZE,
                 why="the context, the slots and the accepted requests need as much",
             ),
         }

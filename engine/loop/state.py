@@ -13,6 +13,9 @@ from slotdeck.engine.loop.outputs import Deliver, Output, end_of
 from slotdeck.engine.telemetry.frame import EngineInfo
 from slotdeck.engine.telemetry.telemetry import Telemetry
 
+LOCK_TIMEOUT = 1.0
+"""Seconds to wait for the lock where the engine may hang while it holds it."""
+
 
 @dataclass(slots=True)
 class Turn:
@@ -57,6 +60,11 @@ class LoopState:
         self.turn: Turn | None = None
         """``None`` while the loop waits for work."""
 
+    @property
+    def gave_up(self) -> bool:
+        """Whether the clients of the step that runs have been told its end already."""
+        return self.abandoned or self.fault is not None
+
     def enter(self, phase: str) -> None:
         """The turn goes on with ``phase``."""
         if self.turn is not None:
@@ -92,6 +100,11 @@ class LoopState:
     def tell_everybody(self, reason: str, error: str) -> None:
         """An engine fault: logged as an event, and the end for the clients of everybody in flight."""
         self.telemetry.log("engine_fault", reason)
-        with self.lock:
+        # A turn that hangs may hold the lock for ever. Then nothing else changes the scheduler either.
+        locked = self.lock.acquire(timeout=LOCK_TIMEOUT)
+        try:
             request_ids = [request.id for request in self.scheduler.requests()]
+        finally:
+            if locked:
+                self.lock.release()
         self.deliver([Output(request_id, [], self.clock(), error=error) for request_id in request_ids])

@@ -80,7 +80,7 @@ class StepLoop:
         with state.lock:
             if self._ends() or not state.scheduler.has_work:
                 return
-            scheduler_output, events = state.scheduler.plan(state.clock())
+            scheduler_output, events = state.scheduler.schedule(state.clock())
             state.telemetry.observe(events)
         started = state.clock()
         result = self._compute(scheduler_output)
@@ -114,11 +114,11 @@ class StepLoop:
         state, scheduler = self._state, self._state.scheduler
         state.enter("taking over a step's result")
         with state.lock:
-            if state.abandoned:
+            if state.gave_up:
                 return
             now = state.clock()
             before = {row.request.id: row.request.num_tokens for row in scheduler_output.rows if row.samples}
-            events = scheduler.commit(scheduler_output, result, now)
+            events = scheduler.update_from_output(scheduler_output, result, now)
             outputs = outputs_of(scheduler_output, result, before, events, now)
             generated = sum(len(output.token_ids) for output in outputs)
             state.telemetry.observe_step(scheduler_output, now - started, now, generated)
@@ -130,7 +130,8 @@ class StepLoop:
         self._faults_in_a_row = 0
         committed = state.clock()
         state.enter("handing over tokens")
-        state.deliver(outputs)
+        if not state.gave_up:
+            state.deliver(outputs)
         ended = state.clock()
         loop = {"plan": started - began, "commit": committed - now, "hand_over": ended - committed}
         self._profiler.add(ended - began, generated, loop | result.seconds)
@@ -143,7 +144,7 @@ class StepLoop:
         self._runner.forget_swapped()
         events: list[Event] = []
         with state.lock:
-            if state.abandoned:
+            if state.gave_up:
                 return
             now = state.clock()
             events += state.scheduler.fail_step(

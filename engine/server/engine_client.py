@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from slotdeck.engine.core.events import QueueFullError, RequestTooLargeError
+from slotdeck.engine.core.limits import max_waiting_per_user
 from slotdeck.engine.core.request import Request
 from slotdeck.engine.loop.engine_loop import EngineLoop, EngineUnavailableError
 from slotdeck.engine.server.accounting import ReceivedCall, count_refused_body, receive_call
@@ -54,6 +55,10 @@ class EngineClient:
             raise self._refusal(error) from error
         call.accepted = True
         return outputs
+
+    def cache_salt(self, user: str) -> str | None:
+        """The salt for the block hashes of a prompt of ``user``; ``None`` while no prefixes are cached."""
+        return self._loop.cache_salt(user)
 
     def close(self, outputs: OutputStream) -> None:
         """Stop collecting these outputs, and cancel those of their requests that have not ended."""
@@ -109,9 +114,9 @@ class EngineClient:
         return min(self.context_length, self.pool_tokens)
 
     @property
-    def queue_depth(self) -> int:
-        """Requests that may wait."""
-        return self._loop.limits.queue
+    def max_waiting_per_user(self) -> int:
+        """Requests of one user that may wait; 0 if nobody may."""
+        return max_waiting_per_user(self._loop.limits) if self._loop.limits.queue else 0
 
     def change(self, changes: dict[str, Any], *, revision: int | None, source: str) -> LimitInfo:
         """Change live settings, all or none. A change of the pool size waits for the running step.

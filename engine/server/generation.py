@@ -53,6 +53,7 @@ class Generation:
                 token_ids=list(prepared.token_ids),
                 sampling=self.chat.sampling.params(max_output_tokens, context.end_token_ids, index),
                 timeline=replace(timeline),
+                block_hashes=list(prepared.block_hashes),
             )
             for index in range(self.chat.n)
         ]

@@ -32,7 +32,7 @@ def openai_router(context: ServerContext) -> APIRouter:
         watch = ClientWatch(request.receive)
         try:
             with context.engine.receive(user) as call:
-                prepared = await _prepare(context, watch, request.state.body)
+                prepared = await _prepare(context, watch, user, request.state.body)
                 generation = Generation(context, call, prepared, user, arrival)
         except ClientDisconnectedError:
             watch.close()
@@ -73,9 +73,9 @@ def openai_router(context: ServerContext) -> APIRouter:
     return router
 
 
-async def _prepare(context: ServerContext, watch: ClientWatch, body: Body) -> Prepared:
+async def _prepare(context: ServerContext, watch: ClientWatch, user: str, body: Body) -> Prepared:
     """Tokenize the prompt in a thread, then release ``body``. Raises ClientDisconnectedError."""
     try:
-        return await watch.race(context.tokenizer_pool.run(partial(prepare, context), body.data))
+        return await watch.race(context.tokenizer_pool.run(partial(prepare, context, user), body.data))
     finally:
         body.release()

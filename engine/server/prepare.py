@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slotdeck.engine.core.block_pool import BlockHash, hash_prompt
 from slotdeck.engine.server.chat_request import ChatRequest, read_chat_request, read_json
 from slotdeck.engine.server.context import ServerContext
 from slotdeck.engine.server.errors import TOO_LONG, ApiError, invalid
@@ -16,14 +17,18 @@ class Prepared:
 
     chat: ChatRequest
     token_ids: list[int]
+    block_hashes: list[BlockHash]
+    """Of the prompt's full blocks, for the prefix cache; empty while nothing is cached."""
 
 
-def prepare(context: ServerContext, body: bytes | bytearray) -> Prepared:
-    """Validate ``body`` and tokenize its prompt. Raises ApiError 400, or 404 for another model."""
+def prepare(context: ServerContext, user: str, body: bytes | bytearray) -> Prepared:
+    """Validate ``body``, tokenize its prompt and hash its blocks. Raises ApiError 400, or 404 for another model."""
     chat = read_chat_request(read_json(body), context.model.id, context.model.vocabulary)
-    depth = context.engine.queue_depth
-    if chat.n > depth + 1:  # one request computes the prompt while the others wait in the queue
-        raise invalid("n", f"'n' is {chat.n}, but the queue of this server holds {depth}: ask for at most {depth + 1}")
+    places = context.engine.max_waiting_per_user
+    if chat.n > places + 1:  # one request computes the prompt while the others wait in the queue
+        raise invalid(
+            "n", f"'n' is {chat.n}, but one user may have {places} requests in the queue: ask for at most {places + 1}"
+        )
     text, limit = context.text, context.engine.max_request_tokens
     if not text.has_chat_template:
         raise invalid("messages", "this model has no chat template, so it cannot chat; serve an instruct model")
@@ -42,7 +47,8 @@ def prepare(context: ServerContext, body: bytes | bytearray) -> Prepared:
         raise invalid("messages", "the conversation renders to an empty prompt")
     if len(token_ids) >= limit:
         raise prompt_too_long(str(len(token_ids)), limit)
-    return Prepared(chat, token_ids)
+    cache_salt = context.engine.cache_salt(user)
+    return Prepared(chat, token_ids, [] if cache_salt is None else hash_prompt(token_ids, cache_salt))
 
 
 def prompt_too_long(count: str, limit: int) -> ApiError:

@@ -77,6 +77,8 @@ class LimitInfo(Part):
     slots: int | None = None
     context: int | None = None
     queue: int | None = None
+    queue_share: int | None = None
+    """Percent of the queue that one user may fill."""
     budget: int | None = None
     budget_in_force: int | None = None
     """Prefill budget of the newest step; it differs from ``budget`` when an ITL target chooses it."""

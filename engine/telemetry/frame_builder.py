@@ -51,7 +51,7 @@ def take_snapshot(scheduler: Scheduler, pace: Pace, token_bytes: tuple[int, int]
         pool=PoolInfo(
             total=pool.num_tokens,
             live=pool.num_used * BLOCK_SIZE,
-            cached=pool.num_reclaimable * BLOCK_SIZE,
+            cached=pool.num_evictable * BLOCK_SIZE,
             free=pool.num_free * BLOCK_SIZE,
             block_size=BLOCK_SIZE,
             bytes_per_token=token_bytes[0],

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from slotdeck.engine.core.events import QueueFullError, UserQueueFullError
 from slotdeck.engine.core.request import State
 from tests.support.core_engine import Engine
 
@@ -84,3 +87,42 @@ def test_a_head_that_cannot_be_placed_is_passed_a_few_times_and_then_protected()
     assert 1 <= len(admitted) <= 4
     engine.run_to_end()
     assert large.state is State.FINISHED
+
+
+@pytest.mark.parametrize(("queue", "queue_share", "places"), [(10, 50, 5), (10, 100, 10), (3, 50, 1), (1, 1, 1)])
+def test_one_user_fills_their_share_of_the_queue_and_others_still_get_in(
+    queue: int, queue_share: int, places: int
+) -> None:
+    engine = Engine(slots=1, queue=queue, queue_share=queue_share)
+    engine.add(8, user="A")
+    engine.step()
+    for _ in range(places):
+        engine.add(8, user="A")
+    refusal = QueueFullError if places == queue else UserQueueFullError
+    with pytest.raises(refusal) as caught:
+        engine.add(8, user="A")
+    assert type(caught.value) is refusal
+    assert (caught.value.waiting, caught.value.depth) == (places, places)
+    assert len(engine.scheduler.waiting) == places
+    if places < queue:
+        assert f"one user may have {places}" in str(caught.value)
+        engine.add(8, user="B")
+        engine.change(queue_share=100)
+        engine.add(8, user="A")
+    engine.run_to_end()
+
+
+def test_nobody_waits_in_a_queue_of_no_places_whatever_the_share() -> None:
+    engine = Engine(slots=1, queue=0, queue_share=50)
+    engine.add(8, user="A")
+    engine.step()
+    with pytest.raises(QueueFullError, match="nobody may wait"):
+        engine.add(8, user="B")
+
+
+def test_a_share_counts_only_requests_that_really_wait() -> None:
+    engine = Engine(slots=4, queue=4, queue_share=25)
+    for _ in range(5):  # four of them enter in the next step
+        engine.add(8, user="A")
+    with pytest.raises(UserQueueFullError, match="1 of your requests are waiting"):
+        engine.add(8, user="A")

@@ -23,29 +23,29 @@ def test_the_cost_of_a_step_is_learnt() -> None:
 
 
 def test_the_largest_budget_keeps_the_target() -> None:
-    promise = measured().promise(0.060, 4, 1000)
-    assert promise is not None
-    assert promise.outlook == "kept"
-    assert promise.budget == pytest.approx((0.060 - 0.025) / 0.0005, abs=3)
-    assert 0.058 < promise.seconds <= 0.060
-    noisy = measured(noise=0.001).promise(0.060, 4, 1000)
+    forecast = measured().forecast_itl(0.060, 4, 1000)
+    assert forecast is not None
+    assert forecast.outlook == "kept"
+    assert forecast.budget == pytest.approx((0.060 - 0.025) / 0.0005, abs=3)
+    assert 0.058 < forecast.seconds <= 0.060
+    noisy = measured(noise=0.001).forecast_itl(0.060, 4, 1000)
     assert noisy is not None
-    assert noisy.budget < promise.budget, "a promise about a tail leaves a margin"
+    assert noisy.budget < forecast.budget, "a promise about a tail leaves a margin"
 
 
 def test_an_unreachable_target_gives_the_floor_and_says_so() -> None:
-    promise = measured().promise(0.020, 4, 1000)
-    assert promise is not None
-    assert (promise.budget, promise.outlook) == (MIN_BUDGET, "unreachable")
-    assert promise.seconds == pytest.approx(0.025, rel=0.05), "what decoding alone takes"
+    forecast = measured().forecast_itl(0.020, 4, 1000)
+    assert forecast is not None
+    assert (forecast.budget, forecast.outlook) == (MIN_BUDGET, "unreachable")
+    assert forecast.seconds == pytest.approx(0.025, rel=0.05), "what decoding alone takes"
 
 
 def test_a_target_that_only_the_least_prefill_breaks_is_not_called_kept() -> None:
     """Decoding alone takes 25 ms, with the floor 33 ms: 30 ms hold only while no prompt is computed."""
-    promise = measured().promise(0.030, 4, 1000)
-    assert promise is not None
-    assert (promise.budget, promise.outlook) == (MIN_BUDGET, "floor")
-    assert promise.seconds == pytest.approx(0.033, rel=0.05), "what such a step takes"
+    forecast = measured().forecast_itl(0.030, 4, 1000)
+    assert forecast is not None
+    assert (forecast.budget, forecast.outlook) == (MIN_BUDGET, "floor")
+    assert forecast.seconds == pytest.approx(0.033, rel=0.05), "what such a step takes"
 
 
 def test_restless_prefill_does_not_make_calm_decoding_unreachable() -> None:
@@ -53,31 +53,31 @@ def test_restless_prefill_does_not_make_calm_decoding_unreachable() -> None:
     for step in range(256):
         prefill = 32 * (step % 2)
         cost.observe(4, prefill, 1000, 0.025 + 0.0005 * prefill + (0.020 * (step % 20 < 4) if prefill else 0.0))
-    promise = cost.promise(0.032, 4, 1000)
-    assert promise is not None
-    assert promise.outlook == "floor"
-    assert promise.seconds > 0.032
+    forecast = cost.forecast_itl(0.032, 4, 1000)
+    assert forecast is not None
+    assert forecast.outlook == "floor"
+    assert forecast.seconds > 0.032
 
 
 def test_a_prefill_that_reads_much_leaves_less_room() -> None:
-    near, far = (measured().promise(0.060, 4, 1000, prefilled=prefilled) for prefilled in (0, 10_000))
+    near, far = (measured().forecast_itl(0.060, 4, 1000, prefilled=prefilled) for prefilled in (0, 10_000))
     assert near is not None
     assert far is not None
     assert near.budget - far.budget == pytest.approx(0.010 / 0.0005, abs=2)
 
 
 def test_without_measurements_nothing_is_promised() -> None:
-    assert StepCost().promise(0.1, 1, 0) is None
+    assert StepCost().forecast_itl(0.1, 1, 0) is None
 
 
 def test_mere_decoding_is_enough_to_call_a_target_unreachable_but_not_to_choose_a_budget() -> None:
     cost = StepCost()
     for _ in range(20):
         cost.observe(4, 0, 1000, 0.025)
-    promise = cost.promise(0.020, 4, 1000)
-    assert promise is not None
-    assert promise.outlook == "unreachable"
-    assert cost.promise(0.060, 4, 1000) is None
+    forecast = cost.forecast_itl(0.020, 4, 1000)
+    assert forecast is not None
+    assert forecast.outlook == "unreachable"
+    assert cost.forecast_itl(0.060, 4, 1000) is None
 
 
 def test_the_scheduler_follows_the_target_live() -> None:
@@ -91,12 +91,12 @@ def test_the_scheduler_follows_the_target_live() -> None:
     assert 60 < plan.num_prefill_tokens < 90
     engine.change(itl_target=10)
     assert engine.step().num_prefill_tokens == MIN_BUDGET
-    assert engine.scheduler.promise is not None
-    assert engine.scheduler.promise.outlook == "unreachable"
+    assert engine.scheduler.itl_forecast is not None
+    assert engine.scheduler.itl_forecast.outlook == "unreachable"
     engine.change(itl_target=25)
     assert engine.step().num_prefill_tokens == MIN_BUDGET
-    assert engine.scheduler.promise.outlook == "floor"
+    assert engine.scheduler.itl_forecast.outlook == "floor"
     engine.change(itl_target=0)
-    assert (engine.scheduler.budget_in_force, engine.scheduler.promise) == (64, None)  # also before the next step
+    assert (engine.scheduler.budget_in_force, engine.scheduler.itl_forecast) == (64, None)  # also before the next step
     assert engine.step().num_prefill_tokens == 64
-    assert engine.scheduler.promise is None
+    assert engine.scheduler.itl_forecast is None

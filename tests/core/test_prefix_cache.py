@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slotdeck.engine.core.block_pool import BlockPool, content_of
+from slotdeck.engine.core import block_pool
+from slotdeck.engine.core.block_pool import BlockPool, hash_block, hash_prompt
 from slotdeck.engine.core.events import QueueFullError
 from slotdeck.engine.core.request import State
 from tests.support.core_engine import Engine, shares
@@ -20,7 +21,7 @@ def test_a_repeated_prompt_computes_only_what_is_new() -> None:
     again = engine.add([*PROMPT, 7, 8])
     assert shares(engine.step()) == {again.id: 2}
     assert again.cached_tokens == 80
-    assert engine.scheduler.pool.num_reclaimable >= 0
+    assert engine.scheduler.pool.num_evictable >= 0
 
 
 def test_a_fully_cached_prompt_still_computes_its_last_token() -> None:
@@ -60,12 +61,12 @@ def test_kv_14_prefixes_of_others_are_not_found_unless_sharing_is_on() -> None:
 def test_kv_13_a_hit_compares_tokens_and_partition_not_only_the_digest() -> None:
     pool = BlockPool(4)
     (block,) = pool.allocate(1)
-    real = content_of(b"", range(16), "A")
+    real = hash_block(b"", range(16), "A")
     pool.publish(block, real)
     forged = type(real)(real.digest, real.parent, tuple(range(1, 17)), "A")
     assert pool.match([real]) == [block]
     assert pool.match([forged]) == []
-    assert pool.match([content_of(b"", range(16), "B")]) == []
+    assert pool.match([hash_block(b"", range(16), "B")]) == []
 
 
 def test_two_that_compute_the_same_prompt_at_once_do_not_share_what_is_not_computed() -> None:
@@ -83,7 +84,7 @@ def test_cached_prefixes_give_way_least_recently_used_first() -> None:
     engine.run_to_end()
     engine.add(list(range(300, 380)), output=1)
     engine.run_to_end()
-    assert engine.scheduler.pool.num_reclaimable == 10
+    assert engine.scheduler.pool.num_evictable == 10
     engine.add(60, output=4)
     engine.run_to_end()
     newer, older = engine.add(list(range(300, 380)), output=1), None
@@ -124,7 +125,7 @@ def test_the_cache_can_be_turned_off_and_forgotten_live() -> None:
     engine.add(PROMPT)
     engine.run_to_end()
     engine.change(prefix_cache=False)
-    assert engine.scheduler.pool.num_reclaimable == 0
+    assert engine.scheduler.pool.num_evictable == 0
     request = engine.add(PROMPT)
     engine.run_to_end()
     assert request.cached_tokens == 0
@@ -138,7 +139,7 @@ def test_kv_09_cached_blocks_are_not_live() -> None:
         engine.run_to_end()
     pool = engine.scheduler.pool
     assert pool.num_used == 0
-    assert pool.num_reclaimable == 24
+    assert pool.num_evictable == 24
     assert pool.num_free == 40
 
 
@@ -174,3 +175,42 @@ def test_followers_do_not_wait_for_a_leader_that_is_gone() -> None:
     engine.scheduler.cancel(answers[0].id, engine.now)
     engine.run_to_end()
     assert answers[1].state is State.FINISHED
+
+
+def test_a_prompt_hashed_before_it_is_queued_is_not_hashed_again_under_the_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = Engine()
+    engine.add(PROMPT)
+    engine.run_to_end()
+    again = engine.make([*PROMPT, 7, 8])
+    again.block_hashes = hash_prompt(again.token_ids, engine.scheduler.cache_salt(again.user))
+    hashed: list[object] = []
+    monkeypatch.setattr(block_pool, "hash_block", lambda *arguments: hashed.append(arguments))
+    engine.scheduler.add(again)
+    engine.step()
+    assert again.cached_tokens == 80
+    assert hashed == []
+
+
+def test_hashes_made_before_prefixes_were_shared_are_made_anew() -> None:
+    engine = Engine()
+    request = engine.make(PROMPT)
+    request.block_hashes = hash_prompt(request.token_ids, engine.scheduler.cache_salt(request.user))
+    engine.change(prefix_sharing=True)
+    engine.scheduler.add(request)
+    engine.run_to_end()
+    other = engine.add(PROMPT, user="somebody else")
+    engine.step()
+    assert other.cached_tokens == 64
+
+
+def test_blocks_are_given_back_last_first_so_that_a_prefix_loses_its_end_and_not_its_beginning() -> None:
+    engine = Engine(blocks=6, slots=1, context=96)
+    engine.add(PROMPT[:64], output=1)
+    engine.run_to_end()
+    engine.add(40, output=1)  # takes the two free blocks and one of the prefix
+    engine.run_to_end()
+    again = engine.add(PROMPT[:64], output=1)
+    engine.step()
+    assert again.cached_tokens == 48

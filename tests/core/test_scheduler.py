@@ -328,7 +328,9 @@ def test_num_02_one_bad_row_fails_one_request() -> None:
     engine = Engine()
     good, bad = engine.add(8), engine.add(8)
     plan = engine.plan()
-    engine.scheduler.commit(plan, ModelRunnerOutput(tokens={good.id: 5}, failures={bad.id: "NaN logits"}), engine.now)
+    engine.scheduler.update_from_output(
+        plan, ModelRunnerOutput(tokens={good.id: 5}, failures={bad.id: "NaN logits"}), engine.now
+    )
     assert bad.state is State.FAILED
     assert bad.failure == "NaN logits"
     engine.run_to_end()

@@ -2,7 +2,7 @@
 after each step.
 
 The runner of these tests is a KV store without numbers: it remembers for each place in the pool which prefix of which
-partition was written there, follows moves and swaps, and checks that every place that attention would read is right.
+cache_salt was written there, follows moves and swaps, and checks that every place that attention would read is right.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.counter = 0
         self.pool = BlockPool(NUM_BLOCKS)
         self.scheduler = Scheduler(
-            LiveSettings(slots=3, context=128, queue=4, budget=16, preemption="swap"), self.pool, block_bytes=10
+            LiveSettings(slots=3, context=128, queue=4, queue_share=100, budget=16, preemption="swap"),
+            self.pool,
+            block_bytes=10,
         )
         self.plan: SchedulerOutput | None = None
         self.store = PlaceStore()
@@ -95,7 +97,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         known = self.hashes.setdefault(request.id, [])
         while len(known) <= position:
             known.append(hash((known[-1] if known else 0, request.token_ids[len(known)])))
-        return request.partition, known[position]
+        return request.cache_salt, known[position]
 
     # -- what happens from outside, also between plan and commit ----------------------------------------------
 
@@ -118,6 +120,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             requests.append(Request(f"r{self.counter}", user, list(prompt), params, timeline))
         too_large = len(prompt) + max_tokens > self.scheduler.settings.context
         waiting, known = len(self.scheduler.waiting), self.scheduler.num_in_flight
+        of_user = self.scheduler.waiting.count(user)
         refusal: Exception | None = None
         try:
             self.scheduler.add(*requests)
@@ -127,7 +130,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         if refusal is None:
             self.prompts |= {request.id: list(prompt) for request in requests}
         else:
-            assert too_large or waiting + answers > self.scheduler.settings.queue
+            limits = self.scheduler.settings
+            share = max(1, limits.queue * limits.queue_share // 100)
+            assert too_large or waiting + answers > limits.queue or of_user + answers > share
             assert self.scheduler.num_in_flight == known
             assert len(self.scheduler.waiting) == waiting
             self.refused += answers
@@ -150,6 +155,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         slots=st.integers(1, 8),
         context=st.sampled_from([64, 128, 192, 512]),
         queue=st.integers(0, 6),
+        queue_share=st.sampled_from([1, 50, 100]),
         budget=st.sampled_from([1, 2, 3, 7, 16, 64, 256]),
         mode=st.sampled_from(["serial", "static", "continuous", "continuous"]),
         preemption=st.sampled_from(["recompute", "swap"]),
@@ -171,7 +177,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(num_blocks=st.integers(4, 24))
     def resize(self, num_blocks: int) -> None:
         before = self.pool.num_blocks
-        largest = max((blocks_for(r.most_tokens) for r in self.scheduler.requests()), default=0)
+        largest = max((blocks_for(r.max_total_tokens) for r in self.scheduler.requests()), default=0)
         settings = self.scheduler.settings
         try:
             moves, events = self.scheduler.resize(num_blocks, self.tick())
@@ -195,7 +201,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         admitted_before, settings = len(scheduler.admitted()), scheduler.settings
         oldest = scheduler.running[0] if scheduler.running else None
         reserved = list(scheduler.running_set.reserved)
-        plan, events = scheduler.plan(self.tick())
+        plan, events = scheduler.schedule(self.tick())
         self.observe(events)
         kinds = {event.kind for event in events}
         policy = scheduler.policy
@@ -223,8 +229,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 newcomers = {event.request for event in events if event.kind is EventKind.ADMITTED}
                 assert newcomers <= set(reserved), "somebody joined a batch that runs"
         for request in scheduler.running:
-            if request.leader is not None and request.num_computed_tokens == 0:
-                assert request.leader.state.ended or request.num_prompt_tokens <= BLOCK_SIZE or request.num_preemptions
+            if request.parent is not None and request.num_computed_tokens == 0:
+                assert request.parent.state.ended or request.num_prompt_tokens <= BLOCK_SIZE or request.num_preemptions
         self.plan = plan
 
     @precondition(lambda self: self.plan is not None)
@@ -256,7 +262,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler.cost.observe(
             decodes, plan.num_prefill_tokens, 100, 0.1 * decodes + 0.05 * plan.num_prefill_tokens
         )
-        self.observe(self.scheduler.commit(plan, result, self.tick()))
+        self.observe(self.scheduler.update_from_output(plan, result, self.tick()))
 
     @precondition(lambda self: self.plan is None and self.scheduler.has_work)
     @rule(steps=st.integers(2, 60))
@@ -286,7 +292,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def consistent(self) -> None:
         check_scheduler(self.scheduler)
-        assert self.pool.num_used + self.pool.num_reclaimable + self.pool.num_free == self.pool.num_blocks
+        assert self.pool.num_used + self.pool.num_evictable + self.pool.num_free == self.pool.num_blocks
         assert self.received == self.refused + len(self.ended) + self.scheduler.num_in_flight
         assert self.scheduler.swapped_bytes <= 1000
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
 from slotdeck.engine.core.events import QueueFullError
 from slotdeck.engine.core.request import Request, SamplingParams, Timeline
+from slotdeck.engine.loop import read_model
 from slotdeck.engine.loop.engine_loop import EngineUnavailableError
 from slotdeck.engine.loop.live_changes import RevisionConflictError
 from slotdeck.engine.settings import SettingsError
@@ -298,3 +300,79 @@ def test_several_answers_are_submitted_together(bench: Bench) -> None:
     with pytest.raises(QueueFullError):
         bench.loop.submit(*(Request(str(i), "user", [1], params, Timeline(now, now)) for i in range(5)))
     assert bench.loop.num_in_flight == 2
+
+
+def test_a_frame_copies_the_scheduler_s_state_under_the_lock(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[bool] = []
+    snapshot = read_model.take_snapshot
+
+    def watched(*arguments: Any) -> Any:
+        held.append(bench.loop._state.lock.locked())
+        return snapshot(*arguments)
+
+    monkeypatch.setattr(read_model, "take_snapshot", watched)
+    bench.loop.frame(0, 0)
+    assert held == [True]
+
+
+def test_a_drain_refuses_all_choices_of_a_call_that_only_waits() -> None:
+    bench = Bench(slots=1, queue=4, queue_share=100)
+    bench.loop.start()
+    bench.runner.allow(0)
+    bench.submit("runs", output=5)
+    bench.steps(0)
+    now = bench.loop.clock()
+    params = SamplingParams(max_tokens=5)
+    bench.loop.submit(*(Request(name, "user", [1] * 40, params, Timeline(now, now)) for name in "ab"))
+    bench.loop.drain()
+    assert [bench.client.ends[name].unserved for name in "ab"] == [True, True]
+    assert [bench.client.tokens[name] for name in "ab"] == [[], []]
+    bench.release()
+    bench.wait_for_end("runs")
+    assert bench.client.ends["runs"].finish_reason == "length"
+    bench.loop.stop()
+
+
+def test_the_wait_of_a_newcomer_counts_everybody_who_waits() -> None:
+    """A frame shows 32 of them; Retry-After must not stop there."""
+    bench = Bench(slots=1, queue=200, context=64, queue_share=100)
+    bench.loop.start()
+    bench.submit("first", output=20)
+    bench.wait_for_end("first")
+    bench.runner.allow(0)
+    bench.submit("running", output=20)
+    bench.steps(1)
+    waits = []
+    for number in range(101):
+        waits.append(bench.loop.estimated_wait())
+        bench.submit(str(number), output=20)
+    assert waits[0] is not None
+    assert waits[40] is not None
+    assert waits[100] is not None
+    assert waits[0] < waits[40] < waits[100]
+    assert waits[100] - waits[40] == pytest.approx((waits[40] - waits[0]) * 60 / 40)
+    bench.release()
+    bench.loop.stop()
+
+
+class Watched(list[int]):
+    """Tokens of a request that note how many of them are copied at a time."""
+
+    copied = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        if isinstance(index, slice):
+            Watched.copied = max(Watched.copied, len(found))
+        return found
+
+
+def test_handing_over_a_token_does_not_copy_those_before_it(bench: Bench) -> None:
+    now = bench.loop.clock()
+    request = Request("a", "a", [1] * 8, SamplingParams(max_tokens=150), Timeline(now, now))
+    request.token_ids = Watched(request.token_ids)
+    Watched.copied = 0
+    bench.loop.submit(request)
+    bench.wait_for_end("a")
+    assert len(bench.client.tokens["a"]) == 150
+    assert Watched.copied <= 16, "a block's tokens are hashed together"

@@ -72,7 +72,7 @@ def test_con_16_a_wedged_step_is_noticed_and_told() -> None:
     bench.loop.stop()
 
 
-@pytest.mark.parametrize("where", ["plan", "commit", "result"])
+@pytest.mark.parametrize("where", ["schedule", "update_from_output", "result"])
 def test_con_16_a_fault_of_the_loop_itself_is_told_to_everybody(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(slots=1)
     bench.runner.allow(0)
@@ -109,3 +109,64 @@ def test_a_failed_step_forgets_host_copies_and_cached_prefixes(bench: Bench) -> 
     bench.wait_for_end("b")
     assert bench.runner.forgotten == 1
     assert bench.loop.frame(0, 0)[0].pool.cached == 0
+
+
+@pytest.mark.parametrize("where", ["schedule", "update_from_output", "deliver"])
+def test_the_watchdog_notices_a_hang_anywhere_in_a_turn(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wedged, go_on = threading.Event(), threading.Event()
+    reasons: list[str] = []
+
+    def note(reason: str) -> None:
+        reasons.append(reason)
+        wedged.set()
+
+    bench = Bench(step_timeout=0.2, on_wedged=note)
+    state = bench.loop._state
+    owner, name = (state, "deliver") if where == "deliver" else (state.scheduler, where)
+    inner = getattr(owner, name)
+
+    def hangs(*arguments: object) -> object:
+        if threading.current_thread() is bench.loop._steps.thread:
+            assert go_on.wait(PATIENCE)
+        return inner(*arguments)
+
+    monkeypatch.setattr(owner, name, hangs)
+    bench.loop.start()
+    locked = threading.Thread(target=bench.submit, args=("a",))
+    locked.start()
+    try:
+        assert wedged.wait(PATIENCE), "what hangs under the lock is told too"
+        assert reasons == [bench.loop.health()[1]]
+        assert bench.loop.health()[0] == "fault"
+        assert "the engine loop is" in (bench.loop.health()[1] or "")
+    finally:
+        bench.client.ends.clear()
+        go_on.set()
+        locked.join(PATIENCE)
+        bench.loop.stop()
+
+
+def test_a_step_that_comes_back_after_the_stop_changes_nothing_any_more(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(step_timeout=0.2)
+    bench.runner.allow(0)
+    bench.loop.start()
+    bench.submit("a", output=50)
+    bench.steps(2)
+    bench.submit("waiting")
+    bench.loop.stop("the server was stopped")
+    assert bench.client.ends["a"].error
+    assert bench.client.ends["waiting"].error
+    bench.release()
+    bench.loop._steps.thread.join(PATIENCE)
+    assert not bench.loop._steps.thread.is_alive()
+    assert "the engine loop failed" not in caplog.text
+    assert len(bench.client.tokens["a"]) == 2
+
+
+def test_health_and_refusals_do_not_wait_for_the_wedged_lock_holder() -> None:
+    """Only reading the scheduler needs its lock; health does not."""
+    bench = Bench()
+    bench.loop.start()
+    with bench.loop._state.lock:
+        assert bench.loop.health() == ("ok", None)
+    bench.loop.stop()

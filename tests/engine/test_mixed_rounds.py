@@ -49,7 +49,7 @@ def test_kv_08_500_mixed_rounds_leave_no_block_and_no_memory(tmp_path: Path) -> 
                 random_change(drive)
                 drive.update(slots=3, budget=32)  # torch keeps memory for each batch shape it has seen
             elif action < 0.09:
-                plan, _ = scheduler.plan(drive.now)
+                plan, _ = scheduler.schedule(drive.now)
                 drive.runner.forget_swapped()
                 scheduler.fail_step(plan, "injected", drive.now)
             elif scheduler.has_work:

@@ -40,12 +40,12 @@ def serve(twin: Twin, params: list[SamplingParams]) -> tuple[list[Request], dict
     now = 0.0
     while scheduler.has_work:
         now += 1.0
-        plan, _ = scheduler.plan(now)
+        plan, _ = scheduler.schedule(now)
         result = runner.run(plan)
         assert not result.failures
         for request_id, logprobs in result.logprobs.items():
             found[request_id].append(logprobs)
-        scheduler.commit(plan, result, now)
+        scheduler.update_from_output(plan, result, now)
     assert sum(request.num_preemptions for request in requests) > 0
     return requests, found
 

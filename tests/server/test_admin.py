@@ -339,7 +339,7 @@ def test_con_19_a_dead_engine_is_not_waited_for(
         def broken(*_arguments: object) -> None:
             raise KeyError("injected")
 
-        monkeypatch.setattr(server.engine._state.scheduler, "commit", broken)
+        monkeypatch.setattr(server.engine._state.scheduler, "update_from_output", broken)
         assert pool.submit(server.chat, "forever").result().status_code == 500
         assert server.client.get("/health").status_code == 503
         assert server.engine.num_in_flight == 1

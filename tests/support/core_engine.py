@@ -17,7 +17,7 @@ class Engine:
     """A scheduler, a clock that ticks once per call, and a model that always says 5."""
 
     def __init__(self, blocks: int = 64, **settings: Any) -> None:
-        values = {"slots": 4, "context": 512, "queue": 4, "budget": 64} | settings
+        values = {"slots": 4, "context": 512, "queue": 4, "queue_share": 100, "budget": 64} | settings
         self.scheduler = Scheduler(LiveSettings(**values), BlockPool(blocks), block_bytes=100)
         self.now = 0.0
         self.events: list[Event] = []
@@ -41,14 +41,14 @@ class Engine:
 
     def plan(self) -> SchedulerOutput:
         self.now += 1
-        plan, events = self.scheduler.plan(self.now)
+        plan, events = self.scheduler.schedule(self.now)
         self.events += events
         return plan
 
     def commit(self, plan: SchedulerOutput, token: int = 5) -> None:
         self.now += 1
         tokens = {row.request.id: token for row in plan.rows if row.samples}
-        self.events += self.scheduler.commit(plan, ModelRunnerOutput(tokens=tokens), self.now)
+        self.events += self.scheduler.update_from_output(plan, ModelRunnerOutput(tokens=tokens), self.now)
         check_scheduler(self.scheduler)
 
     def step(self) -> SchedulerOutput:

@@ -33,12 +33,12 @@ class Run:
 
     def step(self, count: int = 1, extra: float = 0.0) -> None:
         for _ in range(count):
-            plan, events = self.scheduler.plan(self.now)
+            plan, events = self.scheduler.schedule(self.now)
             self.observe(events)
             before = self.now
             self.now += DECODE + PER_PREFILL_TOKEN * plan.num_prefill_tokens + extra
             result = ModelRunnerOutput({row.request.id: 1 for row in plan.rows if row.samples})
-            events = self.scheduler.commit(plan, result, self.now)
+            events = self.scheduler.update_from_output(plan, result, self.now)
             self.telemetry.observe_step(plan, self.now - before, self.now, len(result.tokens))
             self.observe(events)
 

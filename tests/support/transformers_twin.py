@@ -110,10 +110,10 @@ class Drive:
 
     def step(self) -> None:
         self.now += 1.0
-        plan, events = self.scheduler.plan(self.now)
+        plan, events = self.scheduler.schedule(self.now)
         result = self.runner.run(plan)
         assert not result.failures
-        self.events += events + self.scheduler.commit(plan, result, self.now + 0.5)
+        self.events += events + self.scheduler.update_from_output(plan, result, self.now + 0.5)
         check_scheduler(self.scheduler)
         self.computed += plan.num_prefill_tokens
 
