@@ -123,3 +123,21 @@ def test_openai_client_gets_several_choices(server: RunningServer) -> None:
     messages: Any = [{"role": "user", "content": "say: hi there"}]
     answer = client.chat.completions.create(model=MODEL, messages=messages, n=4)
     assert [choice.message.content for choice in answer.choices] == ["hi there"] * 4
+
+
+def test_one_user_who_fills_their_share_of_the_queue_gets_a_503_that_says_so(tokenizer: Path, tmp_path: Path) -> None:
+    with running(tokenizer, tmp_path, slots=1, queue=4, queue_share=50) as server:
+        server.runner.gate.clear()
+        connections = [server.raw_chat("forever", max_tokens=2)]
+        server.until(lambda frame: frame.running == 1)
+        connections += [server.raw_chat("forever", max_tokens=2) for _ in range(2)]
+        server.until(lambda frame: frame.waiting_count == 2)
+        refused = server.chat()
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) >= 1
+        assert "your share of the queue is full: 2 of your requests are waiting" in refused.json()["error"]["message"]
+        assert server.chat(n=4).status_code == 400
+        server.runner.gate.set()
+        server.idle()
+        for connection in connections:
+            connection.close()

@@ -212,11 +212,13 @@ def running(
     slots: int = 4,
     context: int = 512,
     queue: int = 16,
+    queue_share: int = 100,
     kv_tokens: int | None = None,
     http_limits: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Iterator[RunningServer]:
-    limits = LiveSettings(slots=slots, context=context, queue=queue, budget=64)
+    """A server that runs. All its clients come from one address, so one user may fill the queue unless asked else."""
+    limits = LiveSettings(slots=slots, context=context, queue=queue, queue_share=queue_share, budget=64)
     pool = kv_tokens or slots * context
     server = RunningServer(
         tokenizer, runtime, limits=limits, kv_tokens=pool, settings=settings, http_limits=http_limits
