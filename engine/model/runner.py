@@ -6,12 +6,8 @@ fails, and nothing of it stays in the pool.
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -117,7 +113,7 @@ class Runner:
         if num_blocks * self.block_bytes > BOTH_POOLS_SHARE * available_memory(self.device):
             return None
         try:
-            with _background(), torch.inference_mode():
+            with torch.inference_mode():
                 return self._decoder.allocate_kv(num_blocks, KV_DTYPES[self.kv_dtype])
         except (RuntimeError, MemoryError):
             return None
@@ -135,8 +131,7 @@ class Runner:
 
     def free_pool(self, pool: KVStore) -> None:
         """Give the memory of a pool that is not in use back to the machine."""
-        with _background():
-            pool.free()
+        pool.free()
 
     def resize(self, num_blocks: int, on_progress: Callable[[], None] = lambda: None) -> None:
         """Grow or shrink the pool in place; blocks below both sizes keep what they hold, and memory set free is given
@@ -324,20 +319,6 @@ class Runner:
 
     def _clear(self, slot_mapping: Sequence[int]) -> None:
         self._store.clear(self._store.token_rows(torch.tensor(slot_mapping, device=self.device)))
-
-
-@contextmanager
-def _background() -> Iterator[None]:
-    """The calling thread gives way to those that compute steps, where the system has a priority for each thread."""
-    if not sys.platform.startswith("linux"):
-        yield
-        return
-    thread = threading.get_native_id()
-    try:
-        os.setpriority(os.PRIO_PROCESS, thread, 19)
-    except OSError:  # some sandboxes forbid it
-        pass
-    yield
 
 
 def _draw(request: Request, row: int) -> Draw:
