@@ -37,7 +37,10 @@ def when(text: str) -> Callable[[Pilot[int]], object]:
 async def test_the_pictures_of_real_runs_are_what_the_console_draws(picture: Picture) -> None:
     """``screenshots/``; after a wanted change: ``make screenshots`` with ``ARGS=--keep-recordings``."""
     drawn = await render(picture)
-    assert drawn == (PICTURES / f"{picture.stem}.svg").read_text("utf-8"), "make screenshots ARGS=--keep-recordings"
+    same = drawn == (PICTURES / f"{picture.stem}.svg").read_text(
+        "utf-8"
+    )  # pytest takes minutes to compare long strings
+    assert same, "make screenshots ARGS=--keep-recordings"
 
 
 def recorded(name: str) -> list[Frame]:
