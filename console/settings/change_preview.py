@@ -92,6 +92,17 @@ def _queue(value: int, frame: Frame) -> ChangePreview:
     return ChangePreview(f"new requests get 503 when {value} {'waits' if value == 1 else 'wait'}")
 
 
+def _queue_share(value: int, frame: Frame) -> ChangePreview:
+    queue = frame.limits.queue
+    if value >= 100:
+        return ChangePreview("one user can fill the whole queue; then others get 503", "warn")
+    if queue is None:
+        return ChangePreview(f"a user with {value}% of the queue gets 503, others still get in")
+    places = max(1, queue * value // 100)
+    places_in_words = "1 waiting request" if places == 1 else f"{places} waiting requests"
+    return ChangePreview(f"a user with {places_in_words} gets 503, others still get in")
+
+
 def _budget(value: int, frame: Frame) -> ChangePreview:
     now = frame.limits.budget
     if now is None or value == now:
@@ -208,6 +219,7 @@ _PREVIEWS: dict[str, Callable[[Any, Frame], ChangePreview]] = {
     "slots": _slots,
     "context": _context,
     "queue": _queue,
+    "queue_share": _queue_share,
     "budget": _budget,
     "mode": _mode,
     "kv_tokens": _pool,

@@ -329,6 +329,9 @@ def test_run_06_the_effect_is_shown_before(name: str, value: int, picture: objec
 @pytest.mark.parametrize(
     ("name", "value", "text", "level"),
     [
+        ("queue_share", 100, "one user can fill the whole queue; then others get 503", "warn"),
+        ("queue_share", 30, "a user with 4 waiting requests gets 503, others still get in", "ok"),
+        ("queue_share", 5, "a user with 1 waiting request gets 503", "ok"),
         ("mode", "serial", "once the 3 running have ended: one request at a time, all others wait", "warn"),
         ("mode", "static", "later ones wait until it is done", "warn"),
         ("kv_tokens", 1024, "less than one context of 2048; the engine refuses it", "critical"),
