@@ -54,7 +54,8 @@ def agents(number: int, seconds: float) -> list[RequestRecord]:
 
 
 def measured(records: list[RequestRecord], limits: LimitInfo = ONE_SLOT) -> WindowInfo:
-    settings = LiveSettings.model_validate({name: getattr(limits, name) for name in LiveSettings.model_fields})
+    known = {name: value for name in LiveSettings.model_fields if (value := getattr(limits, name)) is not None}
+    settings = LiveSettings.model_validate(known)
     outcome = replay(records, settings, CALIBRATION)
     return WindowInfo(seconds=60, ttft_p95=outcome.ttft_p95, itl_p95=outcome.itl_p95)
 
