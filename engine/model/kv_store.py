@@ -8,6 +8,7 @@ same layout.
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -20,6 +21,8 @@ KV_DTYPES = DTYPES | {"fp16": torch.float16, "int8": torch.int8}
 """Types of the KV pool, by their names in the settings."""
 
 SCALE_DTYPE = torch.float32
+FREE_PAUSE = 0.01
+"""Seconds between two tensors that are freed: freeing one holds the interpreter's lock for milliseconds."""
 
 
 class KVStore:
@@ -179,6 +182,7 @@ class KVStore:
         for tensors in (self.keys, self.values, self.key_scales, self.value_scales):
             while tensors:
                 tensors.pop()
+                time.sleep(FREE_PAUSE)
         give_memory_back(self.device)
 
     def resize(self, num_blocks: int, on_progress: Callable[[], None] = lambda: None) -> None:
