@@ -28,7 +28,7 @@ PROMPTS = [
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[RealEngine]:
-    with RealEngine(weights="fp32", slots=5, context=512, queue=3, heartbeat=0.5) as running:
+    with RealEngine(weights="fp32", slots=5, context=512, queue=3, queue_share=100, heartbeat=0.5) as running:
         yield running
 
 
