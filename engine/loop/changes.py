@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +51,8 @@ class PendingChange:
         """
         try:
             return self.outcome.result(timeout)
+        except CancelledError:
+            raise SettingsError("this change was withdrawn: nothing was changed") from None
         except TimeoutError:
             if not self.withdraw():
                 return self.outcome.result()  # it was applied in this very moment

@@ -9,8 +9,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
+from slotdeck.engine.loop.engine_loop import CHANGE_TIMEOUT
 from slotdeck.engine.loop.live_changes import RevisionConflictError
 from slotdeck.engine.server.chat_request import read_json
+from slotdeck.engine.server.client_watch import ClientWatch
 from slotdeck.engine.server.context import ServerContext
 from slotdeck.engine.server.errors import ApiError
 from slotdeck.engine.settings import SETTINGS, SettingsError
@@ -62,14 +64,19 @@ def admin_router(context: ServerContext) -> APIRouter:
     async def change(request: Request) -> Response:
         document = read_json(request.state.body.data)
         changes, revision, source = _read_change(document)
+        watch = ClientWatch(request.receive)
+        pending = engine.begin_change(changes, revision=revision, source=source)
+        watch.on_disconnect(pending.withdraw)  # what its caller gave up must not apply later
         try:
-            # In a thread, since a change of the pool size waits for the running step.
-            limits = await asyncio.to_thread(engine.change, changes, revision=revision, source=source)
+            # In a thread, since a change of the pool size takes a while.
+            limits = await asyncio.to_thread(pending.wait, CHANGE_TIMEOUT)
         except RevisionConflictError as error:
             raise ApiError(409, str(error), param="revision", code="revision_conflict") from error
         except SettingsError as error:
             param = next(iter(changes)) if len(changes) == 1 else None
             raise ApiError(422, str(error), param=param, code="setting_refused") from error
+        finally:
+            watch.close()
         return JSONResponse(limits.model_dump())
 
     @router.get("/requests/{request_id}")

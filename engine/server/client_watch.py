@@ -38,7 +38,7 @@ class ClientWatch:
             raise ClientDisconnectedError
         return task.result()
 
-    def on_disconnect(self, call: Callable[[], None]) -> None:
+    def on_disconnect(self, call: Callable[[], object]) -> None:
         """Call ``call`` when the client leaves, unless the watch was closed before."""
         self._task.add_done_callback(lambda task: None if task.cancelled() else call())
 

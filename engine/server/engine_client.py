@@ -1,6 +1,6 @@
 """The engine as the routes see it. No other module of the server uses the loop or its telemetry.
 
-Every method returns at once, except ``change`` and ``find_request``: call these in a thread.
+Every method returns at once, except ``find_request``: call it in a thread.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from typing import Any
 from slotdeck.engine.core.events import QueueFullError, RequestTooLargeError
 from slotdeck.engine.core.limits import max_waiting_per_user
 from slotdeck.engine.core.request import Request
+from slotdeck.engine.loop.changes import PendingChange
 from slotdeck.engine.loop.engine_loop import EngineLoop, EngineUnavailableError
 from slotdeck.engine.server.accounting import ReceivedCall, count_refused_body, receive_call
 from slotdeck.engine.server.errors import QUEUE_FULL, TOO_LONG, invalid, unavailable
 from slotdeck.engine.server.output_router import OutputRouter, OutputStream
-from slotdeck.engine.telemetry.frame import Frame, Health, LimitInfo
+from slotdeck.engine.telemetry.frame import Frame, Health
 from slotdeck.engine.telemetry.requests.detail import RequestDetail
 from slotdeck.engine.telemetry.requests.lookup import find_request
 from slotdeck.engine.telemetry.step_profile import Profile
@@ -118,13 +119,13 @@ class EngineClient:
         """Requests of one user that may wait; 0 if nobody may."""
         return max_waiting_per_user(self._loop.limits) if self._loop.limits.queue else 0
 
-    def change(self, changes: dict[str, Any], *, revision: int | None, source: str) -> LimitInfo:
-        """Change live settings, all or none. A change of the pool size waits for the running step.
+    def begin_change(self, changes: dict[str, Any], *, revision: int | None, source: str) -> PendingChange:
+        """Begin to change live settings, all or none. The caller waits for the outcome, or withdraws the change.
 
-        ``revision`` is the one that the change was decided on, ``source`` names who asks. Raises SettingsError with the
-        reason, RevisionConflictError if another revision is in force.
+        ``revision`` is the one that the change was decided on, ``source`` names who asks. Waiting raises SettingsError
+        with the reason, RevisionConflictError if another revision is in force.
         """
-        return self._loop.change(changes, revision=revision, source=source)
+        return self._loop.begin_change(changes, revision=revision, source=source)
 
     # -- what it shows -------------------------------------------------------------------------------------
 

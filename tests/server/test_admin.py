@@ -394,3 +394,17 @@ def test_measured_steps_are_listed_from_a_cursor_on(server: RunningServer) -> No
     assert all(sample.seconds >= 0 for sample in samples)
     assert server.admin.get(f"/admin/steps?after={told['cursor']}").json() == {"cursor": told["cursor"], "steps": []}
     assert server.admin.get("/admin/steps?after=x").status_code == 422
+
+
+def test_flt_04_a_change_whose_client_left_is_withdrawn(tokenizer: Path, tmp_path: Path) -> None:
+    with running(tokenizer, tmp_path) as server:
+        server.runner.gate.clear()
+        connection = server.raw_chat("forever", max_tokens=30)
+        server.until(lambda frame: frame.running == 1)
+        with pytest.raises(httpx.ReadTimeout):
+            server.admin.patch("/admin/settings", json={"changes": {"kv_tokens": 4096}}, timeout=0.3)
+        server.runner.gate.set()
+        server.until(lambda frame: (frame.counters.finished or 0) + (frame.counters.cancelled or 0) == 1)
+        frame = server.idle()
+        assert (frame.pool.total, frame.limits.revision, frame.counters.pool_resizes) == (2048, 0, 0)
+        connection.close()
