@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from slotdeck.engine.core.admission import MAX_BYPASSES
 from slotdeck.engine.core.events import QueueFullError, UserQueueFullError
 from slotdeck.engine.core.request import State
 from tests.support.core_engine import Engine
@@ -75,18 +76,21 @@ def test_run_07_users_who_are_gone_are_forgotten() -> None:
     assert engine.scheduler.waiting.num_in_flight == 0
 
 
-def test_a_head_that_cannot_be_placed_is_passed_a_few_times_and_then_protected() -> None:
-    engine = Engine(blocks=12, slots=8, context=192, queue=32)
-    engine.add(100, output=60)
+def test_a_head_that_cannot_be_placed_is_passed_exactly_as_often_as_allowed_and_then_by_nobody() -> None:
+    """The eight small requests would all fit. The fifth of them may not pass the large one any more."""
+    engine = Engine(blocks=40, slots=16, context=640, queue=32)
+    engine.add(300, output=60)
     engine.step()
-    large = engine.add(100, output=60)
+    large = engine.add(500, output=60)
     small = [engine.add(4, output=40) for _ in range(8)]
     engine.step()
-    admitted = [request for request in small if request.state is State.RUNNING]
     assert large.state is State.WAITING
-    assert 1 <= len(admitted) <= 4
+    admitted = [request.state is State.RUNNING for request in small]
+    assert admitted == [True] * MAX_BYPASSES + [False] * (8 - MAX_BYPASSES)
+    assert large.bypass_count == MAX_BYPASSES
     engine.run_to_end()
     assert large.state is State.FINISHED
+    assert large.admission == 1 + MAX_BYPASSES, "nobody else entered before it"
 
 
 @pytest.mark.parametrize(("queue", "queue_share", "places"), [(10, 50, 5), (10, 100, 10), (3, 50, 1), (1, 1, 1)])

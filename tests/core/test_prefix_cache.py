@@ -6,7 +6,7 @@ import pytest
 
 from slotdeck.engine.core import block_pool
 from slotdeck.engine.core.block_pool import BlockPool, hash_block, hash_prompt
-from slotdeck.engine.core.events import QueueFullError
+from slotdeck.engine.core.events import EventKind, QueueFullError
 from slotdeck.engine.core.request import State
 from tests.support.core_engine import Engine, shares
 
@@ -214,3 +214,16 @@ def test_blocks_are_given_back_last_first_so_that_a_prefix_loses_its_end_and_not
     again = engine.add(PROMPT[:64], output=1)
     engine.step()
     assert again.cached_tokens == 48
+
+
+def test_only_tokens_that_the_cache_has_lost_count_as_computed_again() -> None:
+    """The second request loses 48 computed tokens. The cache keeps two of its three blocks until it resumes."""
+    engine = Engine(blocks=6, slots=2, context=96)
+    engine.add(30, output=20)
+    victim = engine.add(30, output=60)
+    engine.run_to_end()
+    [preempted] = [event for event in engine.events if event.kind is EventKind.PREEMPTED]
+    [resumed] = [event for event in engine.events if event.kind is EventKind.RESUMED]
+    assert (preempted.request, preempted.tokens) == (victim, 48)
+    assert (resumed.request, resumed.tokens) == (victim, 16)
+    assert victim.recomputed_tokens == 16

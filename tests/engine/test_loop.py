@@ -164,6 +164,23 @@ def test_settings_change_whole_or_not_at_all(bench: Bench) -> None:
     assert texts == ["slots 2 → 4 by test", "budget 16 → 32 by test"]
 
 
+def test_a_request_s_settings_carry_the_revision_that_was_in_force_at_its_admission(bench: Bench) -> None:
+    """A change of several settings is one revision; each request is admitted with what was in force then."""
+    bench.submit("before")
+    bench.wait_for_end("before")
+    for revision, budget in ((1, 32), (2, 64)):
+        bench.loop.change({"slots": 4, "budget": budget}, revision=None, source="test")
+        bench.submit(f"after {revision}")
+        bench.wait_for_end(f"after {revision}")
+    seen = []
+    for name in ("before", "after 1", "after 2"):
+        detail = bench.loop.telemetry.requests.detail(name)
+        assert detail is not None
+        assert detail.settings is not None
+        seen.append((detail.settings.revision, detail.settings.slots, detail.settings.budget))
+    assert seen == [(0, 2, 16), (1, 4, 32), (2, 4, 64)]
+
+
 def test_what_settings_can_be_follows_model_pool_and_requests(bench: Bench) -> None:
     def bounds(name: str) -> tuple[int, int, str]:
         found = bench.loop.frame(0, 0)[0].limits.bounds[name]
