@@ -1,7 +1,7 @@
 """`python -m slotdeck.console.load --users 5 --socket PATH`: what the console's key L starts.
 
-It prints nothing and ends by a signal, or with the process that started it. Exit code 1: the server cannot be reached
-or refuses the load; stderr says why.
+It prints nothing and ends by a signal, or when the process named by ``--parent`` has ended. Exit code 1: the server
+cannot be reached or refuses the load; stderr says why.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ def main(arguments: list[str] | None = None) -> str | None:
     parser.add_argument("--kind", choices=get_args(Kind), default="chat")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--socket", type=Path)
+    parser.add_argument("--parent", type=int, help="pid of the parent process; the load ends with it")
     given = parser.parse_args(arguments)
     target = Target(
         url=None, api_key=None, model=None, socket=given.socket or load_settings({}).socket or default_socket()
@@ -39,7 +40,7 @@ def main(arguments: list[str] | None = None) -> str | None:
                 seed=given.seed,
                 duration=None,
                 on_tick=lambda _tally: None,
-                follow_parent=True,
+                parent=given.parent,
             )
         )
     except RequestFailedError as error:

@@ -115,13 +115,13 @@ async def run_traffic(
     duration: float | None,
     on_tick: Callable[[Tally], None],
     tick: float = 1.0,
-    follow_parent: bool = False,
+    parent: int | None = None,
 ) -> Tally:
     """Let ``users`` talk for ``duration`` seconds (``None``: until SIGINT, SIGTERM or SIGHUP) and return the counts.
 
-    ``on_tick`` is called every ``tick`` seconds. ``follow_parent`` ends the load when the parent process dies.
-    A server that is out of reach for :data:`GIVE_UP_SECONDS` ends it too, and sets ``gone`` in the counts. Raises
-    RequestFailedError if the server refuses at the start.
+    ``on_tick`` is called every ``tick`` seconds. ``parent`` is the pid of the parent process: the load ends
+    when that process has died. A server that is out of reach for :data:`GIVE_UP_SECONDS` ends it too, and sets ``gone``
+    in the counts. Raises RequestFailedError if the server refuses at the start.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -129,7 +129,6 @@ async def run_traffic(
     caught = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores one
     for number in caught:
         loop.add_signal_handler(number, stop.set)
-    parent = os.getppid()
     tally = Tally(users)
     tasks: list[asyncio.Task[None]] = []
     try:
@@ -144,7 +143,7 @@ async def run_traffic(
                 for name, endpoint in zip(names, endpoints, strict=True)
             ]
             try:
-                while not stop.is_set() and not (follow_parent and os.getppid() != parent):
+                while not stop.is_set() and parent in (None, os.getppid()):
                     _raise_faults(tasks)
                     tally.gone = _out_of_reach(tally) > GIVE_UP_SECONDS
                     if tally.gone:

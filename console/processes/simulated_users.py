@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,8 @@ class SimulatedUsers:
             str(self.users),
             "--socket",
             str(self._socket),
+            "--parent",
+            str(os.getpid()),
         ]
         with self.log.open("wb") as log:
             # In a session of its own, because ctrl+z in the console must not stop the users.

@@ -103,7 +103,8 @@ class EngineLoop:
                 for event in scheduler.refuse(request.id, "the server is shutting down, try again later", now)
             ]
             self.telemetry.observe(events)
-        state.deliver_ends(events)
+            state.post_ends(events)
+        state.deliver_posted()
 
     def stop(self, reason: str = "the server was stopped") -> None:
         """End the thread and fail whatever is left. Waits for the step that runs, at most ``step_timeout`` seconds.
@@ -122,10 +123,10 @@ class EngineLoop:
         try:
             left = list(state.scheduler.requests())
             computed = [request for request in left if state.scheduler.computes(request.id)]
-            events = state.fail([request for request in left if request not in computed], reason)
+            state.post_ends(state.fail([request for request in left if request not in computed], reason))
         finally:
             state.lock.release()
-        state.deliver_ends(events)
+        state.deliver_posted()
         if computed:  # they belong to a step that never came back: the scheduler keeps them
             state.deliver([Output(request.id, [], state.clock(), error=reason) for request in computed])
 
@@ -158,15 +159,16 @@ class EngineLoop:
         """End a request in any state; True if it was alive. A request in the running step ends with that step."""
         with self._state.lock:
             alive = request_id in self._state.scheduler
-            events = self._observed(self._state.scheduler.cancel(request_id, self.clock()))
-        self._state.deliver_ends(events)
+            self._state.post_ends(self._observed(self._state.scheduler.cancel(request_id, self.clock())))
+        self._state.deliver_posted()
         return alive
 
     def finish(self, request_id: str, num_output_tokens: int) -> None:
         """A stop string matched: the request ends as ``stop`` after that many output tokens."""
         with self._state.lock:
             events = self._observed(self._state.scheduler.finish(request_id, num_output_tokens, self.clock()))
-        self._state.deliver_ends(events)
+            self._state.post_ends(events)
+        self._state.deliver_posted()
 
     @property
     def num_in_flight(self) -> int:

@@ -124,7 +124,7 @@ class LiveChanges:
             "kv_tokens": _narrowed(
                 "kv_tokens",
                 minimum=min_blocks(scheduler.settings, scheduler.requests()) * BLOCK_SIZE,
-                why="the context, the slots and the accepted requests need as much",
+                why="one full context, the slots and the accepted requests would not fit into less",
             ),
         }
 

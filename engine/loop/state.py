@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -51,6 +52,8 @@ class LoopState:
         self.lock = threading.Lock()
         self.work = threading.Condition(self.lock)
         """Notified when an idle loop has something to do."""
+        self._posted: deque[list[Output]] = deque()
+        self._delivery = threading.Lock()
         self.stopping = threading.Event()
         self.draining = False
         self.fault: str | None = None
@@ -83,11 +86,32 @@ class LoopState:
             return None
         return f"a step has not returned for {self.step_timeout:.0f} s: the engine loop is {turn.phase}"
 
-    def deliver_ends(self, events: Iterable[Event]) -> None:
-        """Tell the clients of requests that ended outside a step. Called without the lock."""
+    def post(self, outputs: list[Output]) -> None:
+        """Outputs for :meth:`deliver_posted`. The caller holds the lock, so their order is that of the scheduler."""
+        self._posted.append(outputs)
+
+    def post_ends(self, events: Iterable[Event]) -> None:
+        """Post the ends of requests that ended outside a step. The caller holds the lock."""
         outputs = [end for event in events if (end := end_of(event)) is not None]
         if outputs:
-            self.deliver(outputs)
+            self.post(outputs)
+
+    def deliver_posted(self) -> None:
+        """Deliver what was posted, in that order, so that no client gets tokens after its end.
+
+        Called without the lock.
+        """
+        locked = self._delivery.acquire(timeout=LOCK_TIMEOUT)  # a delivery that hangs may hold it for ever
+        try:
+            while self._posted:
+                try:
+                    outputs = self._posted.popleft()
+                except IndexError:  # another thread delivers it
+                    return
+                self.deliver(outputs)
+        finally:
+            if locked:
+                self._delivery.release()
 
     def fail(self, requests: Iterable[Request], reason: str) -> list[Event]:
         """End ``requests`` by a fault of ours. The caller holds the lock."""

@@ -127,11 +127,12 @@ class StepLoop:
                 scheduler_output.num_decodes, scheduler_output.num_prefill_tokens, context, now - started
             )
             state.telemetry.observe(events)
+            state.post(outputs)
         self._faults_in_a_row = 0
         committed = state.clock()
         state.enter("handing over tokens")
         if not state.gave_up:
-            state.deliver(outputs)
+            state.deliver_posted()
         ended = state.clock()
         loop = {"plan": started - began, "commit": committed - now, "hand_over": ended - committed}
         self._profiler.add(ended - began, generated, loop | result.seconds)
@@ -157,4 +158,5 @@ class StepLoop:
                 for request in list(state.scheduler.requests()):
                     events += state.scheduler.fail(request.id, "the engine has stopped after repeated faults", now)
             state.telemetry.observe(events)
-        state.deliver_ends(events)
+            state.post_ends(events)
+        state.deliver_posted()

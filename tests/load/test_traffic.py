@@ -140,7 +140,10 @@ async def test_the_background_load_is_silent_and_ends_on_sigterm(tmp_path: Path)
 async def test_the_background_load_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     """The console may be killed; its simulated users must not stay behind."""
     async with engine_on(tmp_path / "engine.sock") as engine:
-        script = f"import subprocess, sys; subprocess.Popen({LOAD!r} + sys.argv[1:]); sys.stdin.read()"
+        script = (
+            "import os, subprocess, sys;"
+            f"subprocess.Popen({LOAD!r} + sys.argv[1:] + ['--parent', str(os.getpid())]); sys.stdin.read()"
+        )
         parent = await asyncio.create_subprocess_exec(
             sys.executable, "-c", script, "--users", "2", "--kind", "agent", "--socket", str(engine.socket),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
@@ -149,6 +152,14 @@ async def test_the_background_load_ends_with_the_process_that_started_it(tmp_pat
         parent.kill()
         assert parent.stdout is not None
         await parent.stdout.read()  # The pipe closes only when the load, which inherited it, has ended too.
+
+
+async def test_the_background_load_ends_if_that_process_died_before_it_had_started(tmp_path: Path) -> None:
+    dead = await asyncio.create_subprocess_exec("true")
+    await dead.wait()
+    async with engine_on(tmp_path / "engine.sock") as engine:
+        process = await asyncio.create_subprocess_exec(*LOAD, "--socket", str(engine.socket), "--parent", str(dead.pid))
+        assert await process.wait() == 0
 
 
 async def run_command(*arguments: str) -> tuple[int, str, str]:
