@@ -6,14 +6,17 @@ terminal that hung up are ordinary events here, not crashes and not a busy loop.
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import os
 import re
 import selectors
+import signal
 
 from textual import events
 from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
+from textual.geometry import Size
 from textual.message import Message
 
 _OLD_MOUSE = re.compile(rb"\x1b\[M[\x00-\xff]{3}")
@@ -26,6 +29,19 @@ WAIT = 0.1
 
 class ConsoleDriver(LinuxDriver):
     """Reads keys. Drops mouse events while the mouse is off."""
+
+    def start_application_mode(self) -> None:
+        """Textual reads the terminal's size in a signal handler. Another signal can interrupt it right there.
+
+        Then the older size is posted last and stays. The event loop runs its handlers one after the other.
+        """
+        super().start_application_mode()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGWINCH, self._post_size)
+
+    def _post_size(self) -> None:
+        if not self._in_band_window_resize:
+            size = Size(*self._get_terminal_size())
+            self._app.post_message(events.Resize(size, size))
 
     def run_input_thread(self) -> None:
         """Read until told to stop. If the terminal is gone, the console ends and the engine goes on."""
