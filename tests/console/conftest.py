@@ -30,7 +30,9 @@ def own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.fixture
 def environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "TEXTUAL"))}
+    # pytest-xdist sets COLUMNS and LINES, which fix the size of a terminal whatever happens to it.
+    unwanted = ("LC_", "TEXTUAL", "COLUMNS", "LINES")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
     return kept | {"TERM": "xterm-256color", "LANG": "C.UTF-8", "PS1": "ready$ "}
 
 
