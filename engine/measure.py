@@ -1,8 +1,8 @@
-"""Measures what steps cost, with nothing around them: no server, no clients. One half of a calibration; the other half
-is measured through a server under load, by the console.
+"""Measures how long steps take in the runner alone, without a server or clients.
 
-What the machine can do at most (reading memory, multiplying) is measured in the same run, so that shares of it mean
-something.
+This is one half of a calibration. The console measures the other half through a server under load. The same run also
+measures how fast the machine can read memory and multiply, so that the speed of the steps can be compared with these
+limits.
 """
 
 from __future__ import annotations
@@ -26,27 +26,36 @@ from slotdeck.engine.settings import BLOCK_SIZE, StartSettings
 from slotdeck.engine.telemetry.step_log import work_of
 
 PROMPT = 512
-"""Tokens of the prompt whose prefill is measured, and of the context that a single decode reads; less for a model of
-short contexts."""
+"""Tokens of the prompt whose prefill is measured, and of the context that a single decode reads. At most half of the
+model's context."""
 DECODES = (1, 2, 4, 8, 16, 32)
+"""Sequences of the measured decode steps."""
 PREFILLS = (16, 64, 128, 256, 512)
+"""Tokens of the measured prefill chunks."""
 CONTEXTS = (64, 1024)
+"""Tokens before the measured ones."""
 REPEATS = 5
+"""Times that a measurement is repeated, at most."""
 PLAN_SECONDS = 1.5
-"""Spent on one kind of step before it is enough, once it ran at all: large models on small machines take their time."""
+"""Once a step has taken this long in all, it is not repeated: a large model on a small machine is slow. Every step runs
+at least once."""
 GRID_SECONDS = 40.0
-"""Spent on steps of many kinds; what is left out then are the largest."""
+"""Time for steps of many kinds. Those for which no time remains, the largest ones, are left out."""
 POOL_TOKENS = 20_000
+"""Size of the KV pool, if half of the free memory can hold it."""
 READ_BYTES = 256 << 20
-"""More than any cache holds."""
+"""Bytes that are read to measure the memory: more than any cache holds."""
 FACTOR = 2048
-"""Size of the matrices that are multiplied; on a CPU a quarter of it in one direction."""
+"""Size of the matrices that are multiplied on a CPU, [FACTOR / 4, FACTOR] x [FACTOR, FACTOR]. On a GPU, all are
+twice FACTOR."""
 
 
 def measure(settings: StartSettings, say: Callable[[str], None]) -> dict[str, Any]:
-    """Facts for a calibration: rates of one stream, steps of many kinds with their seconds, and the machine's limits.
+    """Measure one half of a calibration: the speed of one stream, steps of many kinds, and the limits of the machine.
 
-    ``say`` gets a line for each part. Raises ModelError when the model cannot be loaded.
+    ``say`` gets a line when each part begins. Rates are in tokens, bytes or operations per second; ``steps`` are pairs
+    of what a step computes (``work_of``) and its seconds. Raises ModelError if the model cannot be loaded or the memory
+    beside the weights is too small.
     """
     say(f"loading {settings.model}")
     model = load_model(settings.model, weights=settings.weights, device=settings.device)
@@ -54,11 +63,13 @@ def measure(settings: StartSettings, say: Callable[[str], None]) -> dict[str, An
     pool = min(POOL_TOKENS, available_memory(model.device) // (2 * per_token))
     prompt = min(PROMPT, model.config.max_positions // 2)
     if pool < 2 * prompt:
-        raise ModelError(f"the memory beside the weights holds {pool} tokens of KV, {2 * prompt} are needed to measure")
+        raise ModelError(
+            f"to measure, the KV pool must hold {2 * prompt} tokens, but the free memory is enough for only {pool}"
+        )
     runner = Runner(model, blocks_for(pool), settings.kv_dtype, settings.threads)
     bench = _Steps(model, runner)
     say("measuring one stream")
-    bench.median(bench.plan([prompt]))  # the first steps find nothing in any cache
+    bench.median(bench.plan([prompt]))  # warms up: the first steps find cold caches
     decode = bench.median(bench.plan([prompt]))
     budget = min(prompt, 512 if model.device.type == "cuda" else 64)
     prefill = sum(bench.median(bench.plan([], [(start, budget)])) for start in range(0, prompt, budget))
@@ -67,7 +78,8 @@ def measure(settings: StartSettings, say: Callable[[str], None]) -> dict[str, An
     say("measuring the machine")
     torch.set_num_threads(runner.threads)
     config = model.config
-    # Prefill reads rows of the embedding and needs the head for its last token only.
+    # Parameters that prefill multiplies: it only looks up rows of the embedding, and it needs the head for the last
+    # token alone.
     multiplied = config.num_parameters - config.vocab_size * config.hidden_size * (1 if config.tie_embeddings else 2)
     read = _bytes_read(model, prompt * per_token)
     return {
@@ -93,7 +105,7 @@ def measure(settings: StartSettings, say: Callable[[str], None]) -> dict[str, An
 
 
 class _Steps:
-    """Plans over made-up requests, each with blocks of its own, and how long the runner takes for them."""
+    """Plans steps of random requests, and measures how long the runner takes for them."""
 
     def __init__(self, model: LoadedModel, runner: Runner) -> None:
         self._runner = runner
@@ -102,7 +114,10 @@ class _Steps:
         self._random = random.Random("measure")
 
     def plan(self, contexts: list[int], prefills: list[tuple[int, int]] = []) -> SchedulerOutput | None:  # noqa: B006
-        """A decode over each context, and prefill chunks (start, tokens); ``None`` where the pool cannot hold them."""
+        """A step that decodes one token after each context (in tokens) and prefills each chunk (start, tokens).
+
+        Each request has its own blocks. Returns ``None`` if the pool or the model's context is too small.
+        """
         free = iter(range(self._runner.num_blocks))
         rows = []
         for number, (start, count) in enumerate([*((context, 1) for context in contexts), *prefills]):
@@ -121,8 +136,11 @@ class _Steps:
         return SchedulerOutput(tuple(rows), len(contexts))
 
     def many(self) -> list[tuple[SchedulerOutput, float]]:
-        """Decodes alone, prefills alone and both together, over short and long contexts, as far as they fit, each with
-        its seconds. Small ones first, so that what there is no time for are the largest."""
+        """Steps that decode, prefill or do both, over short and long contexts, each with its seconds.
+
+        Steps that do not fit are left out. Small steps come first, so that only the largest are left out when the time
+        is over.
+        """
         plans = [self.plan([context] * count) for count in DECODES for context in CONTEXTS]
         plans += [self.plan([], [(start, count)]) for count in PREFILLS for start in CONTEXTS]
         plans += [self.plan([], [(0, count // 2)] * 2) for count in PREFILLS]
@@ -132,7 +150,7 @@ class _Steps:
         return [(plan, self.median(plan)) for plan in fitting if time.perf_counter() < until]
 
     def median(self, plan: SchedulerOutput | None) -> float:
-        """Seconds of a step, the middle of some; NaN for a plan that does not fit."""
+        """Median seconds of up to REPEATS runs of a step. NaN for ``None``, a step that does not fit."""
         if plan is None:
             return float("nan")
         times: list[float] = []
@@ -144,11 +162,13 @@ class _Steps:
 
 
 def _size(plan: SchedulerOutput) -> int:
+    """Tokens that the step computes."""
     return sum(row.count for row in plan.rows)
 
 
 def _bytes_read(model: LoadedModel, kv_bytes: int) -> int:
-    """What decoding one token reads: all weights but the other rows of the embedding, and ``kv_bytes``."""
+    """Bytes that decoding one token reads: ``kv_bytes``, and the weights without the rows of the embedding that it does
+    not look up."""
     config = model.config
     weights = model.weight_bytes
     if model.weights == "int8" or not config.tie_embeddings:
@@ -157,6 +177,7 @@ def _bytes_read(model: LoadedModel, kv_bytes: int) -> int:
 
 
 def _fastest(work: Callable[[], Any], device: torch.device) -> float:
+    """Seconds of the fastest of REPEATS runs of ``work``, which may run on a GPU."""
     times = []
     for _ in range(REPEATS):
         started = time.perf_counter()
@@ -168,20 +189,23 @@ def _fastest(work: Callable[[], Any], device: torch.device) -> float:
 
 
 def _read_speed(device: torch.device) -> float:
-    """Bytes per second that reading memory in order reaches."""
-    data = torch.rand(READ_BYTES // 4, dtype=torch.float32, device=device)  # contents that no host keeps once for many
+    """Bytes per second at which memory is read sequentially."""
+    data = torch.rand(READ_BYTES // 4, dtype=torch.float32, device=device)  # random, since a host may share equal pages
     return READ_BYTES / _fastest(data.sum, device)
 
 
 def _copy_speed(device: torch.device) -> float:
-    """Bytes per second at which KV is copied to host memory, one way."""
+    """Bytes per second at which data is copied from the device to host memory."""
     data = torch.ones(READ_BYTES // 16, dtype=torch.float32, device=device)
     host = torch.empty_like(data, device="cpu")
     return READ_BYTES / 4 / _fastest(lambda: host.copy_(data), device)
 
 
 def _multiply_speed(model: LoadedModel) -> float:
-    """Operations per second (a multiplication and an addition are two) of one large product in the weights' type."""
+    """Operations per second of one large product in the type of the weights.
+
+    A multiplication and an addition count as two operations.
+    """
     rows, depth, columns = 512, FACTOR, FACTOR
     if model.device.type == "cuda":
         rows, depth, columns = 2 * FACTOR, 2 * FACTOR, 2 * FACTOR
