@@ -18,6 +18,7 @@ from slotdeck.engine.telemetry.frame import (
 from tests.support import frames
 
 START = frames.START
+GIB = 1 << 30
 
 
 WELL: dict[str, Any] = {
@@ -76,3 +77,14 @@ def waiting(number: int, waited: float = 4.0, pace: float | None = 2.0) -> tuple
 QUEUED: dict[str, Any] = {
     "late": {"wait_p95": 4.2, "ttft_p95": 5.0}, "slots": full(), "waiting_count": 3, "waiting": waiting(3),
 }  # fmt: skip
+
+
+def limits(**changes: Any) -> LimitInfo:
+    values: dict[str, Any] = {"slots": 4, "context": 2048, "queue": 16, "budget": 64} | changes
+    return LimitInfo(**values)
+
+
+def host(**changes: Any) -> HostInfo:
+    values: dict[str, Any] = {"memory_total": 16 * GIB, "memory_used": 8 * GIB, "os_swap_in": 0.0, "os_swap_out": 0.0,
+                              "memory_pressure": 0.0}  # fmt: skip
+    return HostInfo(**(values | changes))
