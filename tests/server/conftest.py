@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from slotdeck.engine.server import serve
+from slotdeck.engine.server.connections import Connections
+from slotdeck.engine.server.http_limits import HttpLimits
 from tests.support.stub_server import RunningServer, running
 
 
@@ -20,3 +23,17 @@ def server(_shared: RunningServer) -> Iterator[RunningServer]:
     yield _shared
     _shared.runner.gate.set()
     _shared.idle()
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Connections]:
+    """The connections of the servers that this test starts: first those to the API, then those to the admin socket."""
+    made: list[Connections] = []
+
+    class Noted(Connections):
+        def __init__(self, limits: HttpLimits) -> None:
+            super().__init__(limits)
+            made.append(self)
+
+    monkeypatch.setattr(serve, "Connections", Noted)
+    return made
